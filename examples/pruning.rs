@@ -1,5 +1,9 @@
 //! Four of five weights become zero while a model trains: masks of one bit per weight are states in the load sheet; stripped weights
 //! are stored sparse, and a prediction holds them so.
+//!
+//!     cargo run --release --example pruning
+
+#![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::prelude::*;
 use plimsoll::train::sparse_parameters;

@@ -158,15 +158,14 @@ impl World {
                 return Ok(true);
             }
             tests = tests.saturating_add(1);
-            match tests {
-                ..EAGER_TESTS => std::hint::spin_loop(),
-                ..YIELDING_TESTS => std::thread::yield_now(),
-                _ => {
-                    if since.get_or_insert_with(Instant::now).elapsed() > self.time_out {
-                        return Ok(false);
-                    }
-                    std::thread::sleep(NAP);
-                }
+            if tests < EAGER_TESTS {
+                std::hint::spin_loop();
+            } else if tests < YIELDING_TESTS {
+                std::thread::yield_now();
+            } else if since.get_or_insert_with(Instant::now).elapsed() > self.time_out {
+                return Ok(false);
+            } else {
+                std::thread::sleep(NAP);
             }
         }
     }
@@ -330,7 +329,7 @@ mod tests {
     #[test]
     fn messages_are_cut_into_pieces() {
         assert_eq!(pieces(0).count(), 0);
-        assert_eq!(pieces(5).collect::<Vec<_>>(), [0..5]);
+        assert_eq!(pieces(5).map(|piece| (piece.start, piece.end)).collect::<Vec<_>>(), [(0, 5)]);
         let long = LARGEST_MESSAGE * 2 + 1;
         let ends: Vec<usize> = pieces(long).map(|piece| piece.end).collect();
         assert_eq!(ends, [LARGEST_MESSAGE, 2 * LARGEST_MESSAGE, long]);

@@ -378,7 +378,7 @@ mod tests {
             found.map_or_else(|| read(name), |(_, tensor)| tensor.clone())
         };
         let x = images(&shape, 1);
-        let (expected, found) = (run(&graph, &read, &[x.clone()]), run(&bytes, &state_of, &[x]));
+        let (expected, found) = (run(&graph, &read, std::slice::from_ref(&x)), run(&bytes, &state_of, &[x]));
         let (expected, found) = (expected[0].to_f64(), found[0].to_f64());
         let range = expected.iter().fold(0f64, |a, b| a.max(b.abs()));
         let worst = expected.iter().zip(&found).fold(0f64, |a, (e, f)| a.max((e - f).abs()));

@@ -459,11 +459,14 @@ pub fn mean(
     });
 }
 
-/// The largest code of each window; `taps` lists the pixels of the image under the window of an output pixel.
+/// Lists the pixels of the image under the window of an output pixel.
+pub type Taps<'a> = &'a (dyn Fn(usize, &mut dyn FnMut(usize)) + Sync);
+
+/// The largest code of each window.
 pub fn max_pool(
     ctx: Context<'_>,
     [examples, image, output, channels]: [usize; 4],
-    taps: &(dyn Fn(usize, &mut dyn FnMut(usize)) + Sync),
+    taps: Taps<'_>,
     x: &[u8],
     y: &mut [u8],
 ) {
