@@ -5,7 +5,7 @@ use crate::{MeasuredStep, Validation};
 /// Points of a series at most.
 const MAX_POINTS: usize = 1024;
 
-/// Steps and validations of a run, each at most [`MAX_POINTS`] points.
+/// Steps and validations of a run, each thinned to a bounded number of points.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Steps of a point.

@@ -25,7 +25,7 @@ pub fn kept_elements(mask: &[u8], elements: usize) -> usize {
 ///
 /// ```
 /// use plimsoll_tensor::kept_at;
-/// assert_eq!((kept_at(10, 0.75), kept_at(10, 0.85), kept_at(10, 1.0)), (2, 2, 1));
+/// assert_eq!((kept_at(10, 0.75), kept_at(10, 0.25), kept_at(10, 1.0)), (2, 8, 1));
 /// ```
 pub fn kept_at(elements: usize, sparsity: f32) -> usize {
     let kept = (elements as f32 * (1.0 - sparsity)).round_ties_even();
