@@ -201,6 +201,12 @@ pub struct ModelOptions {
     /// Attention heads
     #[arg(long)]
     pub heads: Option<usize>,
+    /// Heads of keys and values, each shared by a group of heads, for gpt and gpt2 [default: as many as --heads]
+    #[arg(long, value_name = "N")]
+    pub kv_heads: Option<usize>,
+    /// Positions that a position attends to, itself and those before it, for gpt and gpt2 [default: all]
+    #[arg(long, value_name = "N")]
+    pub window: Option<usize>,
     /// Dropout rate
     #[arg(long)]
     pub dropout: Option<f64>,
@@ -455,7 +461,7 @@ pub struct PlanOptions {
     pub why: Option<String>,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "width_multiplier", "heads", "dropout", "class_weights", "features", "widths",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "width_multiplier", "heads", "kv_heads", "window", "dropout", "class_weights", "features", "widths",
         "train_batch_norm", "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",

@@ -362,7 +362,7 @@ fn model_options(options: &ModelOptions) -> Value {
     json!({
         "classes": options.classes, "image_size": options.image_size, "channels": options.channels,
         "context": options.context, "layers": options.layers, "width": options.width,
-        "width_multiplier": options.width_multiplier, "heads": options.heads,
+        "width_multiplier": options.width_multiplier, "heads": options.heads, "kv_heads": options.kv_heads, "window": options.window,
         "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
         "widths": (!options.widths.is_empty()).then(|| zoo_model::widths(&options.widths).ok()),
     })

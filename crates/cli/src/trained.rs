@@ -91,6 +91,8 @@ fn sizes(model: String, options: &Value) -> ModelOptions {
         width: size("width"),
         width_multiplier: options.get("width_multiplier").and_then(Value::as_f64),
         heads: size("heads"),
+        kv_heads: size("kv_heads"),
+        window: size("window"),
         dropout: None,
         class_weights: weights.into_iter().flatten().filter_map(Value::as_f64).collect(),
         features: size("features"),

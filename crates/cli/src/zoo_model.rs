@@ -83,6 +83,8 @@ fn onnx_model(options: &ModelOptions, file: &str) -> Result<Box<dyn Model>, Fail
         ("--layers", options.layers),
         ("--width", options.width),
         ("--heads", options.heads),
+        ("--kv-heads", options.kv_heads),
+        ("--window", options.window),
         ("--dropout", options.dropout.map(|_| 1)),
         ("--features", options.features),
     ];
@@ -108,6 +110,8 @@ fn zoo_model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         ("--layers", "layers", options.layers, 1 << 9),
         ("--width", "width", options.width, 1 << 20),
         ("--heads", "heads", options.heads, 1 << 20),
+        ("--kv-heads", "key_heads", options.kv_heads, 1 << 20),
+        ("--window", "window", options.window, 1 << 20),
         ("--dropout", "dropout", options.dropout.map(|_| 1), 1),
         ("--features", "features", options.features, 1 << 24),
     ];
@@ -133,6 +137,8 @@ fn zoo_model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model
         layers: options.layers,
         width: options.width.or(scaled),
         heads: options.heads,
+        key_heads: options.kv_heads,
+        window: options.window,
         dropout: options.dropout,
         features: options.features,
     };

@@ -39,7 +39,16 @@ const fn link(ns_per_mib: u64) -> Link {
 const LINES: [(usize, usize); 5] = [(80, 100), (60, 100), (40, 100), (40, 50), (10, 0)];
 
 fn models() -> Vec<(&'static str, Box<dyn Model>, usize)> {
-    let gpt = zoo::Gpt { layers: 4, width: 256, heads: 4, context: 128, vocabulary: 512, gpt2: false };
+    let gpt = zoo::Gpt {
+        layers: 4,
+        width: 256,
+        heads: 4,
+        context: 128,
+        vocabulary: 512,
+        gpt2: false,
+        key_heads: None,
+        window: None,
+    };
     vec![
         ("mlp", Box::new(zoo::mlp_of(&[1024], &[1024, 1024, 1024], 10)), 512),
         ("lenet", Box::new(zoo::lenet_of([28, 28, 1], 10)), 256),

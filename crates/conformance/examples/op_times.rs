@@ -40,6 +40,8 @@ fn main() -> Result<(), Failure> {
         layers: number("layers")?,
         width: number("width")?,
         heads: number("heads")?,
+        key_heads: number("key_heads")?,
+        window: number("window")?,
         dropout: None,
         features: None,
     };

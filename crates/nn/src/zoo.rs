@@ -74,6 +74,10 @@ pub struct ZooOptions {
     pub width: Option<usize>,
     /// Attention heads.
     pub heads: Option<usize>,
+    /// Heads of keys and values.
+    pub key_heads: Option<usize>,
+    /// Positions that a position attends to.
+    pub window: Option<usize>,
     /// Dropout probability.
     pub dropout: Option<f64>,
     /// Numbers per row, where the input is not an image.
@@ -107,6 +111,8 @@ impl ZooOptions {
             context: self.context.unwrap_or(d.context),
             vocabulary: self.classes(d.vocabulary),
             gpt2: d.gpt2,
+            key_heads: self.key_heads.or(d.key_heads),
+            window: self.window.or(d.window),
         }
     }
 

@@ -7,11 +7,11 @@ use plimsoll_graph::op::Attention;
 
 pub(crate) fn evaluate(op: &Attention, inputs: &[Elements<'_>]) -> Values {
     Ok(match (*op, inputs) {
-        (Attention::Forward { causal, .. }, [q, k, v, rest @ ..]) => {
-            forward(&Scores { q, k, mask: rest.first(), causal }, v)
+        (Attention::Forward { causal, window, .. }, [q, k, v, rest @ ..]) => {
+            forward(&Scores { q, k, mask: rest.first(), causal, window }, v)
         }
-        (Attention::Grad { causal, .. }, [q, k, v, y, lse, dy, rest @ ..]) => {
-            grad(&Scores { q, k, mask: rest.first(), causal }, v, (y, lse), dy)
+        (Attention::Grad { causal, window, .. }, [q, k, v, y, lse, dy, rest @ ..]) => {
+            grad(&Scores { q, k, mask: rest.first(), causal, window }, v, (y, lse), dy)
         }
         (Attention::Rotary { base, inverse, start }, [x]) => vec![rotary(x, base, inverse, start)],
         _ => unreachable!("the type rule checks the inputs"),
@@ -24,6 +24,7 @@ struct Scores<'a> {
     k: &'a Elements<'a>,
     mask: Option<&'a Elements<'a>>,
     causal: bool,
+    window: Option<usize>,
 }
 
 impl Scores<'_> {
@@ -40,7 +41,7 @@ impl Scores<'_> {
             let index = [0, 1, 2, 3].map(|axis| if extents[axis] == 1 { 0 } else { [n, head, i, j][axis] });
             mask.data[at(extents, index)] == 0.0
         });
-        !masked && (!self.causal || j <= i)
+        !masked && (!self.causal || j <= i) && self.window.is_none_or(|window| i < j + window)
     }
 
     /// The keys that query `i` of a head sees, in order, with their scores.

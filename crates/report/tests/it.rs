@@ -86,7 +86,16 @@ fn check(what: &str, plans: &TrainingPlan) -> View {
 
 #[test]
 fn the_timeline_reaches_the_planned_peak_for_models_and_lines() {
-    let gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, gpt2: false };
+    let gpt = Gpt {
+        layers: 2,
+        width: 32,
+        heads: 2,
+        context: 32,
+        vocabulary: 64,
+        gpt2: false,
+        key_heads: None,
+        window: None,
+    };
     let runs = [
         ("lenet", trainer(zoo::lenet(), 64), data(&zoo::lenet())),
         ("resnet20", trainer(zoo::resnet20(), 16), data(&zoo::resnet20())),

@@ -22,6 +22,9 @@ fn wrong_input_is_refused_with_what_to_change() {
     refused(&["train", "--model", "alexnet"], &["alexnet", "lenet", "resnet20"]);
     refused(&["train", "--model", "ResNet-20"], &["did you mean resnet20?"]);
     refused(&["train", "--modle", "lenet"], &["--modle"]);
+    refused(&["plan", "--model", "lenet", "--window", "4"], &["lenet has no --window"]);
+    refused(&["plan", "--model", "gpt", "--window", "0"], &["--window must be between 1"]);
+    refused(&["plan", "--model", "gpt", "--kv-heads", "3"], &["4 heads", "3 heads of keys"]);
     refused(&["trian"], &["trian", "train"]);
     refused(&["train", "--memory", "12parsecs"], &["12parsecs", "512MiB"]);
     refused(&["train", "--memory", "0MiB"], &["0MiB"]);
@@ -414,6 +417,22 @@ fn text_trains_a_language_model() {
     let report = json(&plimsoll(&arguments));
     assert!(number(&report, "test_loss") < 3.0, "{report}");
     assert!(report["test_accuracy"].is_null());
+}
+
+/// A run's model is built again with its shared key heads and its window.
+#[test]
+fn key_heads_and_a_window_are_part_of_a_model() {
+    let scratch = Scratch::new("window");
+    let file = scratch.write("text.txt", "the ship sinks to her line and no further; ".repeat(60).as_bytes());
+    let (spec, out) = (format!("text:{}", file.display()), scratch.path("run"));
+    let model = ["--model=gpt", "--width=32", "--heads=4", "--layers=1", "--context=16", "--kv-heads=1"];
+    let run = ["--window=4", "--batch=4", "--steps=9", "--json", "--data", &spec, "--out", &out];
+    let report = json(&plimsoll(&[&["train"], &model[..], &run].concat()));
+    let weights = fs::read(scratch.0.join("run/weights.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&weights).unwrap();
+    assert_eq!(tensors.tensor("block1.attention.key.kernel").unwrap().shape(), [32, 8]);
+    let evaluated = json(&plimsoll(&["evaluate", &out, "--json"]));
+    assert_eq!(number(&evaluated, "loss"), number(&report, "test_loss"));
 }
 
 #[test]

@@ -367,7 +367,7 @@ fn a_fully_masked_query_is_not_reported_as_diverged() {
     let mut b = Builder::new(1, 1);
     let q = b.input("q", float([1, 2, 1, 4]), true);
     let mask = b.input("mask", TensorType::new(DType::Bool, [1, 1, 2, 2]), true);
-    let op = Op::Attention(Attention::Forward { causal: false, masked: true });
+    let op = Op::Attention(Attention::Forward { causal: false, window: None, masked: true });
     let outputs = b.node(op, &[q, q, q, mask]).unwrap();
     outputs.iter().enumerate().for_each(|(i, value)| b.output(&format!("y{i}"), *value));
     let (cpu, budget) = (Cpu::new(1).unwrap(), Budget::new(usize::MAX, Vec::new()));

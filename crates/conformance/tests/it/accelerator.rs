@@ -23,7 +23,16 @@ const fn link(ns_per_mib: u64) -> Link {
 
 /// Models with tensors large enough to be offloaded, and their batch size.
 fn models() -> Vec<(&'static str, Box<dyn Model>, usize)> {
-    let gpt = zoo::Gpt { layers: 3, width: 128, heads: 4, context: 48, vocabulary: 256, gpt2: false };
+    let gpt = zoo::Gpt {
+        layers: 3,
+        width: 128,
+        heads: 4,
+        context: 48,
+        vocabulary: 256,
+        gpt2: false,
+        key_heads: None,
+        window: None,
+    };
     vec![
         ("mlp", Box::new(zoo::mlp_of(&[512], &[512, 512, 256], 10)), 128),
         ("lenet", Box::new(zoo::lenet_of([28, 28, 1], 10)), 64),

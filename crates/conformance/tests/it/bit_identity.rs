@@ -21,7 +21,16 @@ fn odd(name: &str) -> Box<dyn Model> {
         "mlp" => Box::new(zoo::mlp_of(&[37], &[61, 83], 7)),
         "lenet" => Box::new(zoo::lenet_of([20, 20, 1], 5)),
         "resnet20" => Box::new(zoo::resnet20_of([16, 16, 3], 10)),
-        _ => Box::new(zoo::Gpt { layers: 2, width: 48, heads: 3, context: 40, vocabulary: 53, gpt2: false }),
+        _ => Box::new(zoo::Gpt {
+            layers: 2,
+            width: 48,
+            heads: 3,
+            context: 40,
+            vocabulary: 53,
+            gpt2: false,
+            key_heads: None,
+            window: None,
+        }),
     }
 }
 

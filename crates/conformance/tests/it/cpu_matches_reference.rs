@@ -366,10 +366,15 @@ pub(super) fn gradient_ops_over_awkward_shapes() {
 
 /// Attention and its gradient; a fourth type is the mask's.
 fn attention(causal: bool, types: &[&str]) {
+    attention_in(causal, None, types);
+}
+
+fn attention_in(causal: bool, window: Option<usize>, types: &[&str]) {
     let masked = types.len() == 4;
     let [forward, backward] =
-        [Attention::Forward { causal, masked }, Attention::Grad { causal, masked }].map(Op::Attention);
-    let name = format!("attention {types:?}, causal {causal}");
+        [Attention::Forward { causal, window, masked }, Attention::Grad { causal, window, masked }]
+            .map(Op::Attention);
+    let name = format!("attention {types:?}, causal {causal}, window {window:?}");
     let given: Vec<Tensor> = inputs(&name, types, 3).iter().map(coarse).collect();
     check(&name, &forward, &given, &[], 1);
     let outputs = reference_op(&forward, &given).unwrap();
@@ -405,6 +410,26 @@ pub(super) fn attention_over_awkward_shapes() {
         ] {
             attention(causal, &[q, k, k]);
         }
+    }
+}
+
+/// With windows that begin in a tile, and queries that see no key.
+#[test]
+pub(super) fn attention_with_windows() {
+    for window in [1, 7, 64, 100] {
+        for (q, k) in [
+            ("f32[2,5,3,7]", "f32[2,5,3,7]"),
+            ("f32[1,130,2,16]", "f32[1,130,1,16]"),
+            ("f32[1,150,2,9]", "f32[1,33,2,9]"),
+            ("f32[1,33,2,9]", "f32[1,70,2,9]"),
+        ] {
+            attention_in(true, Some(window), &[q, k, k]);
+        }
+        attention_in(
+            true,
+            Some(window),
+            &["f32[2,70,4,3]", "f32[2,33,2,3]", "f32[2,33,2,3]", "bool[2,1,70,33]"],
+        );
     }
 }
 
@@ -471,7 +496,7 @@ pub(super) fn rotary_embeddings_work_in_place() {
 pub(super) fn attention_of_an_example_does_not_depend_on_its_batch() {
     let masks = [(true, "bool[5,1,7,9]"), (false, "bool[1,4,1,9]")];
     for (entry, (per_example, mask)) in executors().iter().flat_map(|e| masks.map(|mask| (e, mask))) {
-        let op = Op::Attention(Attention::Forward { causal: false, masked: true });
+        let op = Op::Attention(Attention::Forward { causal: false, window: None, masked: true });
         let all = inputs("batch", &["f32[5,7,4,6]", "f32[5,9,2,6]", "f32[5,9,2,6]", mask], 3);
         let batched = [true, true, true, per_example];
         let executor = entry.on(2);

@@ -31,6 +31,7 @@ on_cuda!(cpu_matches_reference:
     norms_gathers_and_losses_over_awkward_shapes,
     gradient_ops_over_awkward_shapes,
     attention_over_awkward_shapes,
+    attention_with_windows,
     large_attention_matches,
     masked_attention_over_awkward_shapes,
     rotary_embeddings_over_awkward_shapes,

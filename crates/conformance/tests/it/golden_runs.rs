@@ -11,7 +11,16 @@ use plimsoll_transform::optimize;
 
 /// A model as in the script, with its batch size.
 fn model(name: &str) -> (Box<dyn Model>, usize) {
-    let gpt = zoo::Gpt { layers: 2, width: 16, heads: 2, context: 8, vocabulary: 11, gpt2: name == "gpt2" };
+    let gpt = zoo::Gpt {
+        layers: 2,
+        width: 16,
+        heads: 2,
+        context: 8,
+        vocabulary: 11,
+        gpt2: name == "gpt2",
+        key_heads: None,
+        window: None,
+    };
     let unet = zoo::Unet { image: [32, 32, 3], classes: 3, width: 4, norm: name == "unet" };
     let vit = zoo::Vit { image: [16, 16, 3], patch: 4, classes: 10, layers: 2, width: 24, heads: 3 };
     let bert =

@@ -77,8 +77,9 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
     }
     for causal in [false, true] {
         let (q, k) = ("low[2,70,4,8]", "low[2,70,2,8]");
-        cases.push((Op::Attention(Attention::Forward { causal, masked: false }), vec![q, k, k]));
-        let op = Op::Attention(Attention::Grad { causal, masked: false });
+        cases
+            .push((Op::Attention(Attention::Forward { causal, window: None, masked: false }), vec![q, k, k]));
+        let op = Op::Attention(Attention::Grad { causal, window: None, masked: false });
         cases.push((op, vec![q, k, k, q, "f32[2,70,4]", q]));
         // Widths that tensor cores multiply, with keys past the last query and queries past the last key; masked, or not.
         for (q, k, lse, mask) in [
@@ -88,10 +89,21 @@ fn cases() -> Vec<(Op, Vec<&'static str>)> {
         ] {
             let masked = mask.is_some();
             let inputs = [&[q, k, k][..], &mask.into_iter().collect::<Vec<_>>()].concat();
-            cases.push((Op::Attention(Attention::Forward { causal, masked }), inputs));
+            cases.push((Op::Attention(Attention::Forward { causal, window: None, masked }), inputs));
             let inputs = [&[q, k, k, q, lse, q][..], &mask.into_iter().collect::<Vec<_>>()].concat();
-            cases.push((Op::Attention(Attention::Grad { causal, masked }), inputs));
+            cases.push((Op::Attention(Attention::Grad { causal, window: None, masked }), inputs));
         }
+    }
+    for (window, q, k, lse) in [
+        (7, "low[1,70,2,16]", "low[1,70,1,16]", "f32[1,70,2]"),
+        (64, "low[1,200,1,64]", "low[1,200,1,64]", "f32[1,200,1]"),
+        (40, "low[1,200,1,32]", "low[1,70,1,32]", "f32[1,200,1]"),
+        (9, "low[1,70,2,8]", "low[1,70,2,8]", "f32[1,70,2]"),
+    ] {
+        let (causal, window, masked) = (true, Some(window), false);
+        cases.push((Op::Attention(Attention::Forward { causal, window, masked }), vec![q, k, k]));
+        let op = Op::Attention(Attention::Grad { causal, window, masked });
+        cases.push((op, vec![q, k, k, q, lse, q]));
     }
     for axis in [NormAxis::Row, NormAxis::Channel] {
         // Rows that are loaded element by element, and in vectors; few and many of them.

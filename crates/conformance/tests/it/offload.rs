@@ -16,7 +16,16 @@ fn folder() -> &'static Path {
 /// Models with their batch size, large enough that offload pays for its buffers. The first has states that are updated in
 /// chunks, the last of which is shorter.
 fn models() -> [(&'static str, Box<dyn Model>, usize); 2] {
-    let gpt = zoo::Gpt { layers: 1, width: 192, heads: 3, context: 24, vocabulary: 531, gpt2: false };
+    let gpt = zoo::Gpt {
+        layers: 1,
+        width: 192,
+        heads: 3,
+        context: 24,
+        vocabulary: 531,
+        gpt2: false,
+        key_heads: None,
+        window: None,
+    };
     [("mlp", Box::new(zoo::mlp_of(&[37], &[1025, 1301], 7)), 64), ("gpt", Box::new(gpt), 4)]
 }
 

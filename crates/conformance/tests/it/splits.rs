@@ -109,7 +109,16 @@ fn evaluated_loss(
 
 #[test]
 fn an_evaluation_has_the_same_loss_in_batches_of_any_size() {
-    let gpt = || zoo::Gpt { layers: 1, width: 16, heads: 2, context: 32, vocabulary: 48, gpt2: false };
+    let gpt = || zoo::Gpt {
+        layers: 1,
+        width: 16,
+        heads: 2,
+        context: 32,
+        vocabulary: 48,
+        gpt2: false,
+        key_heads: None,
+        window: None,
+    };
     let regression = || Sequential::regression([6], [3]).push(Dense::new(3));
     for entry in executors() {
         let mut losses: [Vec<u64>; 3] = Default::default();

@@ -22,6 +22,7 @@ pub fn attentions(ctx: Context<'_>) {
         key_heads: 4,
         width: 64,
         causal: false,
+        window: None,
         mask: None,
     };
     let causal = AttentionSpec { causal: true, ..plain };
@@ -29,6 +30,7 @@ pub fn attentions(ctx: Context<'_>) {
     attention_speed(ctx, "16x256x4x64, causal true", &causal);
     attention_speed(ctx, "16x256x4x64, masked", &AttentionSpec { mask: Some([16, 1, 1, 256]), ..plain });
     attention_speed(ctx, "16x256x4x64, one key head", &AttentionSpec { key_heads: 1, ..causal });
+    attention_speed(ctx, "16x256x4x64, window of 64", &AttentionSpec { window: Some(64), ..causal });
     attention_speed(ctx, "16x256x4x64, 77 keys", &AttentionSpec { keys: 77, ..plain });
     rotary_speed(ctx);
 }

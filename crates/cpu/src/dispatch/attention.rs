@@ -28,21 +28,21 @@ pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Found {
     let &[examples, queries, heads, width] = &x[0].shape[..] else { return None };
     // All operands are of one type, but for the f32 of sums.
     let dtype = x[0].dtype;
-    let spec = |causal, masked: bool| {
+    let spec = |causal, window, masked: bool| {
         let &[_, keys, key_heads, _] = &x[1].shape[..] else { return None };
         let mask = match x.last().filter(|_| masked) {
             Some(mask) => Some(mask.shape[..].try_into().ok()?),
             None => None,
         };
-        Some(AttentionSpec { examples, queries, keys, heads, key_heads, width, causal, mask })
+        Some(AttentionSpec { examples, queries, keys, heads, key_heads, width, causal, window, mask })
     };
     match *op {
-        Attention::Forward { causal, masked } => {
-            let spec = spec(causal, masked)?;
+        Attention::Forward { causal, window, masked } => {
+            let spec = spec(causal, window, masked)?;
             with_float!(dtype, T => found(Forward::<T> { spec, of: PhantomData }))
         }
-        Attention::Grad { causal, masked } => {
-            let spec = spec(causal, masked)?;
+        Attention::Grad { causal, window, masked } => {
+            let spec = spec(causal, window, masked)?;
             with_float!(dtype, T => found(Grad::<T> { spec, of: PhantomData }))
         }
         Attention::Rotary { base, inverse, start } if all_f32(x) => {

@@ -282,7 +282,7 @@ mod tests {
         check(conv(3, 1), &["f32[2,16,16,1024]", "f32[3,3,1024,512]"], 80_300.0);
         check(conv(1, 1), &["f32[16,64,64,16]", "f32[1,1,16,96]"], 5_140.0);
         check(conv(3, 32), &["f32[16,64,64,32]", "f32[3,3,1,32]"], 1_390.0);
-        let attention = Op::Attention(Attention::Forward { causal: true, masked: false });
+        let attention = Op::Attention(Attention::Forward { causal: true, window: None, masked: false });
         check(attention, &["f32[16,256,4,64]"; 3], 14_700.0);
         let statistics = Op::Norm(Norm::Stats { axis: NormAxis::Channel });
         check(statistics, &["f32[8,64,64,64]"], 727.0);

@@ -14,6 +14,8 @@ pub use backward::{attention_grad, attention_grad_workspace};
 pub use forward::{attention, attention_workspace};
 pub use rotary::{RotarySpec, rotary, rotary_workspace};
 
+use std::ops::Range;
+
 /// The sizes of q, `[examples, queries, heads, width]`, and of k and v, `[examples, keys, key_heads, width]`, and the
 /// mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct AttentionSpec {
     pub width: usize,
     /// Whether a query attends only to keys up to its own position.
     pub causal: bool,
+    /// Keys that a query of causal attention attends to at most: the last up to its own position.
+    pub window: Option<usize>,
     /// The extents of a mask, `[examples or 1, heads or 1, queries or 1, keys]`: a query attends to keys whose byte is
     /// not zero. Without one, the kernels take an empty mask.
     pub mask: Option<[usize; 4]>,
@@ -62,7 +66,26 @@ impl AttentionSpec {
     pub(crate) fn scored_pairs(&self) -> f64 {
         let level = if self.causal { self.queries.min(self.keys) } else { 0 };
         let below = (level as f64) * (level + tile::TILE) as f64 / 2.0;
-        below + (self.queries - level) as f64 * self.keys as f64
+        let pairs = below + (self.queries - level) as f64 * self.keys as f64;
+        let most = self.window.map_or(f64::INFINITY, |window| (window + tile::TILE) as f64);
+        pairs.min(self.queries as f64 * most)
+    }
+
+    /// The first key that a query sees.
+    fn first_key(&self, query: usize) -> usize {
+        self.window.map_or(0, |window| (query + 1).saturating_sub(window))
+    }
+
+    /// The keys of a tile that a query sees, without a mask: from here to there in the tile.
+    fn sight(&self, query: usize, keys: &Range<usize>) -> Range<usize> {
+        let end = if self.causal { keys.end.min(query + 1) } else { keys.end };
+        let start = self.first_key(query).clamp(keys.start, keys.end);
+        start - keys.start..end.max(start) - keys.start
+    }
+
+    /// Whether some query of a tile may see some key of another.
+    fn tiles_meet(&self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
+        (!self.causal || keys.start < queries.end) && self.first_key(queries.start) < keys.end
     }
 
     /// Heads that share a key head.

@@ -33,6 +33,8 @@ struct Shape {
     key_heads: usize,
     width: usize,
     causal: bool,
+    /// Keys that a query of causal attention sees at most.
+    window: Option<usize>,
     /// The input that is the mask, and elements from example to example, head to head and query to query.
     mask: Option<(usize, [usize; 3])>,
 }
@@ -52,12 +54,12 @@ pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Option<Call> {
         return None;
     }
     Some(match *op {
-        Attention::Forward { causal, masked } => {
-            let shape = Shape::new(query, causal, masked)?;
+        Attention::Forward { causal, window, masked } => {
+            let shape = Shape::new(query, causal, window, masked)?;
             if shape.is_tiled() { tiled::forward(&shape) } else { forward(&shape) }
         }
-        Attention::Grad { causal, masked } => {
-            let shape = Shape::new(query, causal, masked)?;
+        Attention::Grad { causal, window, masked } => {
+            let shape = Shape::new(query, causal, window, masked)?;
             if shape.is_tiled() { tiled::grad(&shape) } else { grad(&shape) }
         }
         Attention::Rotary { base, inverse, start } => rotary::call(query.inputs[0], base, inverse, start),
@@ -66,7 +68,7 @@ pub(super) fn find(op: &Attention, query: &KernelQuery<'_>) -> Option<Call> {
 
 impl Shape {
     /// None if heads have no width: scores are quotients of zeros.
-    fn new(query: &KernelQuery<'_>, causal: bool, masked: bool) -> Option<Self> {
+    fn new(query: &KernelQuery<'_>, causal: bool, window: Option<usize>, masked: bool) -> Option<Self> {
         let (q, k) = (&query.inputs[0].shape, &query.inputs[1].shape);
         let mask = query.inputs.last().filter(|_| masked).map(|mask| {
             let extents = &mask.shape;
@@ -85,6 +87,8 @@ impl Shape {
             key_heads: k[2],
             width: q[3],
             causal,
+            // A wider one hides nothing, and its number is a 32-bit integer of a kernel.
+            window: window.filter(|&window| window < q[1]),
             mask,
         };
         (shape.width > 0).then_some(shape)
@@ -146,9 +150,17 @@ impl Shape {
 
     /// The source of a kernel over the scores' rows.
     fn rows_source(&self, text: &str) -> String {
-        let sees = if self.mask.is_some() { "(allowed[key] != 0)" } else { "true" };
+        let sees = self.sees("query", "allowed[key]");
         let causal = if self.causal { "true" } else { "false" };
-        define(&[("T", self.dtype.name()), ("CAUSAL", causal), ("SEES(key)", sees)], text)
+        define(&[("T", self.dtype.name()), ("CAUSAL", causal), ("SEES(key)", &sees)], text)
+    }
+
+    /// What the kernels ask of a query and a key besides causality.
+    fn sees(&self, query: &str, allowed: &str) -> String {
+        let window = self.window.map(|window| format!("(key) + {window} > ({query})"));
+        let mask = self.mask.map(|_| format!("{allowed} != 0"));
+        let both: Vec<String> = window.into_iter().chain(mask).collect();
+        if both.is_empty() { "true".into() } else { format!("({})", both.join(" && ")) }
     }
 
     /// The mask, or any address where there is none.
@@ -344,8 +356,8 @@ mod tests {
     use super::*;
 
     fn shape(examples: usize, queries: usize, keys: usize, heads: usize, key_heads: usize) -> Shape {
-        let (dtype, width, causal, mask) = (DType::F32, 8, true, None);
-        Shape { dtype, examples, queries, keys, heads, key_heads, width, causal, mask }
+        let (dtype, width, causal, window, mask) = (DType::F32, 8, true, None, None);
+        Shape { dtype, examples, queries, keys, heads, key_heads, width, causal, window, mask }
     }
 
     #[test]

@@ -418,7 +418,7 @@ impl Emitter<'_> {
     }
 
     fn attention(&mut self, node: &Node, op: &Attention) -> Result<(), ExportError> {
-        let Attention::Forward { causal: false, masked: false } = *op else {
+        let Attention::Forward { causal: false, masked: false, .. } = *op else {
             return Err(self.unsupported(node, " with a mask"));
         };
         let [q, k, v] = [node.inputs[0], node.inputs[1], node.inputs[2]];

@@ -62,8 +62,28 @@ impl Builder {
         mask: Option<ValueId>,
         causal: bool,
     ) -> Result<ValueId, GraphError> {
-        let inputs: Vec<ValueId> = [q, k, v].into_iter().chain(mask).collect();
-        self.one(Op::Attention(Attention::Forward { causal, masked: mask.is_some() }), &inputs)
+        self.attend([q, k, v], mask, causal, None)
+    }
+
+    /// Causal [`Builder::attention`] in which a position sees at most the last `window` ones, its own among them.
+    pub fn window_attention(
+        &mut self,
+        qkv: [ValueId; 3],
+        mask: Option<ValueId>,
+        window: usize,
+    ) -> Result<ValueId, GraphError> {
+        self.attend(qkv, mask, true, Some(window))
+    }
+
+    fn attend(
+        &mut self,
+        qkv: [ValueId; 3],
+        mask: Option<ValueId>,
+        causal: bool,
+        window: Option<usize>,
+    ) -> Result<ValueId, GraphError> {
+        let inputs: Vec<ValueId> = qkv.into_iter().chain(mask).collect();
+        self.one(Op::Attention(Attention::Forward { causal, window, masked: mask.is_some() }), &inputs)
     }
 
     /// Rotary position embeddings of `[examples, positions, heads, width]`; 10 000 is the usual base.

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// `causal`: a query sees keys up to its own position, both counted from zero. `masked`: the last input is a bool
 /// mask `[n or 1, heads or 1, queries or 1, keys]`; a query sees the keys where it is true. With both, both
-/// must allow it. A query that sees nothing gives zeros, a logsumexp of -infinity, and no gradients.
+/// must allow it. `window`, of causal attention: a query sees at most this many keys, the last up to its own position
+/// (sliding-window attention). A query that sees nothing gives zeros, a logsumexp of -infinity, and no gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
@@ -23,6 +24,9 @@ pub enum Attention {
     Forward {
         /// Whether a query sees keys up to its own position only.
         causal: bool,
+        /// Keys that a query of causal attention sees at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        window: Option<usize>,
         /// Whether the last input is a mask.
         #[serde(default)]
         masked: bool,
@@ -31,6 +35,9 @@ pub enum Attention {
     Grad {
         /// Whether a query sees keys up to its own position only.
         causal: bool,
+        /// Keys that a query of causal attention sees at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        window: Option<usize>,
         /// Whether the last input is a mask.
         #[serde(default)]
         masked: bool,
@@ -58,6 +65,13 @@ impl Family for Attention {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        if let Self::Forward { causal, window: Some(window), .. }
+        | Self::Grad { causal, window: Some(window), .. } = *self
+        {
+            require(causal && window > 0, || {
+                format!("a window of {window} needs causal attention, and at least 1")
+            })?;
+        }
         match *self {
             Self::Forward { masked: false, .. } => {
                 let [q, k, v] = arity(inputs)?;
@@ -86,15 +100,18 @@ impl Family for Attention {
 
     fn flops(&self, inputs: &[&TensorType], _: &[&TensorType]) -> u64 {
         let elements = inputs[0].shape.elements() as u64;
-        let (products, causal) = match *self {
-            Self::Forward { causal, .. } => (2, causal),
-            Self::Grad { causal, .. } => (5, causal),
+        let (products, causal, window) = match *self {
+            Self::Forward { causal, window, .. } => (2, causal, window),
+            Self::Grad { causal, window, .. } => (5, causal, window),
             Self::Rotary { .. } => return elements.saturating_mul(3),
         };
         let (queries, keys) = (inputs[0].shape[1] as u64, inputs[1].shape[1] as u64);
         // With as many queries as keys, half of the pairs are computed; queries past the last key see every key.
         let level = if causal { queries.min(keys) } else { 0 };
-        let pairs_twice = level * level + 2 * (queries - level).saturating_mul(keys);
+        let mut pairs_twice = level * level + 2 * (queries - level).saturating_mul(keys);
+        if let Some(window) = window {
+            pairs_twice = pairs_twice.min(queries.saturating_mul(window as u64).saturating_mul(2));
+        }
         (elements / queries.max(1)).saturating_mul(2 * products).saturating_mul(pairs_twice) / 2
     }
 
@@ -176,14 +193,14 @@ mod tests {
     }
 
     fn forward(types: &[&str]) -> Result<Vec<String>, String> {
-        infer(Attention::Forward { causal: false, masked: types.len() == 4 }, types)
+        infer(Attention::Forward { causal: false, window: None, masked: types.len() == 4 }, types)
     }
 
     #[test]
     fn keys_may_have_another_length_and_fewer_heads() {
         let (q, k) = ("f32[2,5,6,8]", "f32[2,3,2,8]");
         assert_eq!(forward(&[q, k, k]).unwrap(), [q, "f32[2,5,6]"]);
-        let grad = Attention::Grad { causal: true, masked: false };
+        let grad = Attention::Grad { causal: true, window: None, masked: false };
         assert_eq!(infer(grad, &[q, k, k, q, "f32[2,5,6]", q]).unwrap(), [q, k, k]);
         for (k, v, reason) in [
             ("f32[2,3,4,8]", "f32[2,3,4,8]", "multiple"),
@@ -208,10 +225,28 @@ mod tests {
             let error = forward(&[q, k, k, mask]).unwrap_err();
             assert!(error.contains("mask"), "{error}");
         }
-        assert!(infer(Attention::Forward { causal: false, masked: true }, &[q, k, k]).is_err());
+        assert!(infer(Attention::Forward { causal: false, window: None, masked: true }, &[q, k, k]).is_err());
         assert!(
-            infer(Attention::Forward { causal: false, masked: false }, &[q, k, k, "bool[1,1,1,3]"]).is_err()
+            infer(
+                Attention::Forward { causal: false, window: None, masked: false },
+                &[q, k, k, "bool[1,1,1,3]"]
+            )
+            .is_err()
         );
+    }
+
+    #[test]
+    fn a_window_is_of_causal_attention_and_bounds_its_work() {
+        let k = "f32[1,100,1,8]";
+        let op = |causal, window| Attention::Forward { causal, window, masked: false };
+        assert!(infer(op(true, Some(1)), &[k, k, k]).is_ok());
+        for op in [op(false, Some(4)), op(true, Some(0))] {
+            assert!(infer(op, &[k, k, k]).unwrap_err().contains("window"));
+        }
+        let k: TensorType = k.parse().unwrap();
+        let flops = |window| op(true, window).flops(&[&k, &k, &k], &[]);
+        assert_eq!(flops(Some(5)), 100 * 5 * 4 * 8);
+        assert_eq!(flops(Some(1000)), flops(None));
     }
 
     /// A mask has a batch axis, or is one for all examples.
@@ -220,7 +255,7 @@ mod tests {
         let relations = |mask: &str, batched: bool| {
             let types = ["f32[4,5,2,8]", "f32[4,3,2,8]", "f32[4,3,2,8]", mask];
             let types = types.map(|t| t.parse::<TensorType>().unwrap());
-            let op = Attention::Forward { causal: false, masked: true };
+            let op = Attention::Forward { causal: false, window: None, masked: true };
             op.batch_relation(&[true, true, true, batched], &types.each_ref())
         };
         assert_eq!(relations("bool[4,1,1,3]", true), [BatchRelation::PerExample; 2]);
@@ -233,7 +268,7 @@ mod tests {
         let flops = |queries: usize, keys: usize| {
             let q: TensorType = format!("f32[1,{queries},1,1]").parse().unwrap();
             let k: TensorType = format!("f32[1,{keys},1,1]").parse().unwrap();
-            Attention::Forward { causal: true, masked: false }.flops(&[&q, &k, &k], &[])
+            Attention::Forward { causal: true, window: None, masked: false }.flops(&[&q, &k, &k], &[])
         };
         assert_eq!(flops(8, 8), 4 * 32);
         assert_eq!(flops(8, 100), 4 * 32);

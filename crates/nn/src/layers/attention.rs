@@ -10,6 +10,7 @@ pub struct MultiHeadAttention {
     heads: usize,
     key_heads: usize,
     causal: bool,
+    window: Option<usize>,
     bias: bool,
     rotary: Option<f64>,
 }
@@ -17,12 +18,17 @@ pub struct MultiHeadAttention {
 impl MultiHeadAttention {
     /// Unmasked attention with this many heads; the width must be a multiple of them.
     pub fn new(heads: usize) -> Self {
-        Self { heads, key_heads: heads, causal: false, bias: true, rotary: None }
+        Self { heads, key_heads: heads, causal: false, window: None, bias: true, rotary: None }
     }
 
     /// The layer with a causal mask: a position attends to itself and earlier ones.
     pub fn causal(self) -> Self {
         Self { causal: true, ..self }
+    }
+
+    /// The layer with a causal mask and a sliding window: a position attends to itself and the `window - 1` before.
+    pub fn window(self, window: usize) -> Self {
+        Self { causal: true, window: Some(window), ..self }
     }
 
     /// Grouped-query attention: fewer heads for keys and values, shared by groups of query heads.
@@ -84,7 +90,10 @@ impl MultiHeadAttention {
         if let Some(base) = self.rotary {
             (q, k) = (net.rotary(q, base)?, net.rotary(k, base)?);
         }
-        let y = net.attention([q, k, v], mask, self.causal)?;
+        let y = match self.window {
+            Some(window) => net.window_attention([q, k, v], mask, window)?,
+            None => net.attention([q, k, v], mask, self.causal)?,
+        };
         let y = net.reshape(y, [n, positions, width])?;
         net.scope("output", |net| dense(width).forward(net, y))
     }

@@ -15,13 +15,15 @@ pub(super) const NONE: ZooOptions = ZooOptions {
     layers: None,
     width: None,
     heads: None,
+    key_heads: None,
+    window: None,
     dropout: None,
     features: None,
 };
 
 const PHOTO: &[&str] = &["classes", "image", "channels", "width"];
 const PHOTO_DROPOUT: &[&str] = &["classes", "image", "channels", "width", "dropout"];
-const TEXT: &[&str] = &["classes", "context", "layers", "width", "heads"];
+const TEXT: &[&str] = &["classes", "context", "layers", "width", "heads", "key_heads", "window"];
 
 /// Every model of the zoo.
 pub const ZOO: [ZooEntry; 18] = [

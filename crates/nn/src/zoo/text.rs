@@ -21,18 +21,40 @@ pub struct Gpt {
     pub vocabulary: usize,
     /// As published by OpenAI: the head is tied to the token embedding, gelu is the tanh approximation.
     pub gpt2: bool,
+    /// Heads of keys and values, each shared by a group of heads; as many as heads unless set.
+    pub key_heads: Option<usize>,
+    /// Positions that a position attends to at most, its own and those before it; all unless set.
+    pub window: Option<usize>,
 }
 
 impl Default for Gpt {
     fn default() -> Self {
-        Self { layers: 4, width: 256, heads: 4, context: 256, vocabulary: 4096, gpt2: false }
+        Self {
+            layers: 4,
+            width: 256,
+            heads: 4,
+            context: 256,
+            vocabulary: 4096,
+            gpt2: false,
+            key_heads: None,
+            window: None,
+        }
     }
 }
 
 impl Gpt {
     /// GPT-2 of 124 million parameters (Radford et al. 2019), without dropout.
     pub fn gpt2() -> Self {
-        Self { layers: 12, width: 768, heads: 12, context: 1024, vocabulary: 50257, gpt2: true }
+        Self {
+            layers: 12,
+            width: 768,
+            heads: 12,
+            context: 1024,
+            vocabulary: 50257,
+            gpt2: true,
+            key_heads: None,
+            window: None,
+        }
     }
 }
 
@@ -82,7 +104,14 @@ impl Model for Gpt {
         let positions = net.scope("positions", |net| net.parameter("table", positions, Init::Normal(0.02)));
         let mut h = net.add(tokens, positions)?;
         let gelu = if self.gpt2 { Activation::GeluTanh } else { Activation::Gelu };
-        let block = TransformerBlock::new(MultiHeadAttention::new(self.heads).causal()).activation(gelu);
+        let mut attention = MultiHeadAttention::new(self.heads).causal();
+        if let Some(key_heads) = self.key_heads {
+            attention = attention.key_heads(key_heads);
+        }
+        if let Some(window) = self.window {
+            attention = attention.window(window);
+        }
+        let block = TransformerBlock::new(attention).activation(gelu);
         for i in 1..=self.layers {
             h = net.scope(&format!("block{i}"), |net| block.forward(net, h))?;
         }

@@ -13,7 +13,16 @@ use plimsoll_train::{TrainError, Trainer};
 use std::sync::Arc;
 use support::{data, deep};
 
-const GPT: Gpt = Gpt { layers: 2, width: 32, heads: 2, context: 32, vocabulary: 64, gpt2: false };
+const GPT: Gpt = Gpt {
+    layers: 2,
+    width: 32,
+    heads: 2,
+    context: 32,
+    vocabulary: 64,
+    gpt2: false,
+    key_heads: None,
+    window: None,
+};
 
 /// Plans on a grid of lines from the floor up: each fits, and none takes more time than one below it. Returns the fraction of
 /// the floor's extra time that is left three quarters up.

@@ -11,7 +11,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-const GPT: Gpt = Gpt { layers: 2, width: 32, heads: 2, context: 16, vocabulary: 64, gpt2: false };
+const GPT: Gpt = Gpt {
+    layers: 2,
+    width: 32,
+    heads: 2,
+    context: 16,
+    vocabulary: 64,
+    gpt2: false,
+    key_heads: None,
+    window: None,
+};
 
 /// What was sent: from, to and chain, in order.
 type Posted = HashMap<(usize, usize, u32), Vec<Vec<u8>>>;

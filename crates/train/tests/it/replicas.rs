@@ -13,7 +13,16 @@ use proptest::test_runner::RngSeed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const GPT: Gpt = Gpt { layers: 2, width: 32, heads: 2, context: 16, vocabulary: 64, gpt2: false };
+const GPT: Gpt = Gpt {
+    layers: 2,
+    width: 32,
+    heads: 2,
+    context: 16,
+    vocabulary: 64,
+    gpt2: false,
+    key_heads: None,
+    window: None,
+};
 const LSTM: CharLstm = CharLstm { layers: 1, width: 24, context: 8, vocabulary: 32 };
 
 /// So many examples for a model.

@@ -100,9 +100,14 @@ fn key_head<T: Float>(
             // A query whose keys are all masked has zero weights, not NaN.
             lse[i * padded + position] = if sum == f32::NEG_INFINITY { f32::INFINITY } else { sum };
             delta[i * padded + position] = dot(isa, &saved.y[row.clone()], &saved.dy[row.clone()]);
-            if spec.keys == 0 {
+            // No tile of keys meets this query's, so that none sets its gradient.
+            if spec.first_key(position / TILE * TILE) >= spec.keys {
                 // SAFETY: every task has its own heads.
                 unsafe { dq.part(row.start, width) }.fill(T::ZERO);
+                if T::LOW {
+                    // SAFETY: the worker's own part.
+                    unsafe { sums.part((i * spec.queries + position) * width, width) }.fill(0.0);
+                }
             }
         }
     }
@@ -112,12 +117,12 @@ fn key_head<T: Float>(
         for (i, head) in heads.clone().enumerate() {
             let query_head = spec.query_head(example, head);
             let seen = spec.mask_of(saved.mask, example, head);
-            for queries in tiles(spec.queries).filter(|q| !spec.causal || q.end > keys.start) {
+            for queries in tiles(spec.queries).filter(|queries| spec.tiles_meet(queries, &keys)) {
                 let (q, dy) = (rows(query_head, &queries, saved.q), rows(query_head, &queries, saved.dy));
                 let (m, n) = (queries.len(), keys.len());
                 multiply(isa, [m, n, width], false, q, transposed(k), p, TILE, space);
                 multiply(isa, [m, n, width], false, dy, transposed(v), ds, TILE, space);
-                mask(isa, p, spec.scale(), queries.clone(), keys.clone(), spec.causal);
+                mask(isa, p, spec, queries.clone(), keys.clone());
                 if let Some(seen) = seen {
                     hide(isa, p, queries.clone(), keys.clone(), seen);
                 }
@@ -128,11 +133,12 @@ fn key_head<T: Float>(
                 multiply(isa, [n, width, m], started, transposed(scores(p)), dy, dv_tile, width, space);
                 multiply(isa, [n, width, m], started, transposed(scores(ds)), q, dk_tile, width, space);
                 multiply(isa, [m, width, n], false, scores(ds), k, dq_tile, width, space);
+                let add = keys.start > spec.first_key(queries.start);
                 if T::LOW {
                     let head = Head { start: i * spec.queries * width, stride: width };
-                    write_rows(isa, head, queries, width, dq_tile, sums, keys.start > 0);
+                    write_rows(isa, head, queries, width, dq_tile, sums, add);
                 } else {
-                    write_rows(isa, query_head, queries, width, dq_tile, dq, keys.start > 0);
+                    write_rows(isa, query_head, queries, width, dq_tile, dq, add);
                 }
                 started = true;
             }

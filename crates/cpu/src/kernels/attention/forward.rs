@@ -80,26 +80,25 @@ fn query_tile<T: Float>(
     let (out, space) = space.split_at_mut(whole_lines(TILE * width));
     maxima.fill(f32::NEG_INFINITY);
     sums.fill(0.0);
-    if spec.keys == 0 {
-        out.fill(0.0);
-    }
     let q = rows(query_head, &queries, given.q);
-    for keys in tiles(spec.keys) {
-        if spec.causal && keys.start >= queries.end {
-            break;
-        }
+    let mut started = false;
+    for keys in tiles(spec.keys).filter(|keys| spec.tiles_meet(&queries, keys)) {
         let kt = transposed(rows(key_head, &keys, given.k));
         multiply(isa, [count, keys.len(), width], false, q, kt, s, TILE, space);
-        mask(isa, s, spec.scale(), queries.clone(), keys.clone(), spec.causal);
+        mask(isa, s, spec, queries.clone(), keys.clone());
         if let Some(seen) = seen {
             hide(isa, s, queries.clone(), keys.clone(), seen);
         }
         softmax_step(isa, &mut s[..count * TILE], maxima, sums, rescale);
-        if keys.start > 0 {
+        if started {
             rescale_rows(isa, &mut out[..count * width], width, rescale);
         }
         let v = rows(key_head, &keys, given.v);
-        multiply(isa, [count, width, keys.len()], keys.start > 0, scores(s), v, out, width, space);
+        multiply(isa, [count, width, keys.len()], started, scores(s), v, out, width, space);
+        started = true;
+    }
+    if !started {
+        out.fill(0.0);
     }
     for (i, position) in queries.enumerate() {
         // SAFETY: every task has its own positions of its own pair.

@@ -12,6 +12,7 @@ const PLAIN: AttentionSpec = AttentionSpec {
     key_heads: 1,
     width: 1,
     causal: false,
+    window: None,
     mask: None,
 };
 
@@ -38,7 +39,8 @@ impl Data {
             let axes = extents.iter().zip(index);
             self.mask[axes.fold(0, |at, (&extent, i)| at * extent + if extent == 1 { 0 } else { i })] == 0
         });
-        !masked && (!spec.causal || index[3] <= index[2])
+        let near = spec.window.is_none_or(|window| index[2] < index[3] + window);
+        !masked && near && (!spec.causal || index[3] <= index[2])
     }
 }
 
@@ -122,7 +124,7 @@ fn forward_and_gradient() {
     ] {
         for causal in [false, true] {
             let (queries, keys, key_heads) = (positions, positions, heads);
-            check(&AttentionSpec { examples, queries, keys, heads, key_heads, width, causal, mask: None });
+            check(&AttentionSpec { examples, queries, keys, heads, key_heads, width, causal, ..PLAIN });
         }
     }
 }
@@ -134,6 +136,19 @@ fn keys_of_another_length_and_shared_key_heads() {
             for causal in [false, true] {
                 let spec = AttentionSpec { examples: 2, queries, keys, heads, key_heads, width: 9, ..PLAIN };
                 check(&AttentionSpec { causal, ..spec });
+            }
+        }
+    }
+}
+
+/// Windows that begin at a tile and in one, wider than all positions, and of one; queries past what the last key reaches.
+#[test]
+fn windows_hide_earlier_keys() {
+    for (queries, keys) in [(5, 5), (130, 130), (200, 200), (33, 70), (200, 70), (3, 0)] {
+        for window in [1, 2, 63, 64, 65, 100, 500] {
+            for mask in [None, Some([1, 1, queries, keys])] {
+                let spec = AttentionSpec { queries, keys, heads: 2, causal: true, mask, ..PLAIN };
+                check(&AttentionSpec { width: 5, window: Some(window), ..spec });
             }
         }
     }
@@ -190,6 +205,7 @@ fn an_example_is_computed_as_if_alone() {
         AttentionSpec { examples: 3, queries: 70, keys: 70, heads: 2, key_heads: 2, width: 9, ..PLAIN };
     for spec in [
         AttentionSpec { causal: true, ..wide },
+        AttentionSpec { causal: true, window: Some(7), ..wide },
         AttentionSpec { keys: 130, heads: 4, mask: Some([3, 1, 70, 130]), ..wide },
         AttentionSpec { keys: 33, heads: 4, mask: Some([1, 4, 1, 33]), ..wide },
     ] {

@@ -70,12 +70,14 @@ pub(super) fn product_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize 
 }
 
 simd_fn! {
-    /// Scales scores and masks the keys after a query (if causal) and those past the last: they become -infinity.
-    pub(super) fn mask(isa: Isa, scores: &mut [f32], scale: f32, queries: Range<usize>, keys: Range<usize>, causal: bool) {
-        for (i, row) in scores.chunks_exact_mut(TILE).enumerate().take(queries.len()) {
+    /// Scales scores and masks the keys that a query does not see, and those past the last: they become -infinity.
+    pub(super) fn mask(isa: Isa, scores: &mut [f32], spec: &AttentionSpec, queries: Range<usize>, keys: Range<usize>) {
+        let scale = spec.scale();
+        for (query, row) in queries.zip(scores.chunks_exact_mut(TILE)) {
             row.iter_mut().for_each(|s| *s *= scale);
-            let visible = if causal { keys.len().min((queries.start + i + 1).saturating_sub(keys.start)) } else { keys.len() };
-            row[visible..].fill(f32::NEG_INFINITY);
+            let visible = spec.sight(query, &keys);
+            row[..visible.start].fill(f32::NEG_INFINITY);
+            row[visible.end..].fill(f32::NEG_INFINITY);
         }
     }
 }

@@ -41,12 +41,20 @@ impl Shape {
         some && positions && width && self.dtype.is_low()
     }
 
+    /// Whether single keys are hidden.
+    fn hides(&self) -> bool {
+        self.mask.is_some() || self.window.is_some()
+    }
+
     /// The source of a kernel that is cut so.
     fn tiled_source(&self, text: &str, cut: &Cut) -> String {
         let product = format!("\"{}\"", self.dtype.name());
         let [width, warps, tiles, walk, resident] =
             [self.width, cut.warps, cut.tiles, cut.walk, cut.resident].map(|number| number.to_string());
-        let mask = ["true", "(allowed[(query) * mask_query + (key)] != 0)"];
+        let (window, sees) = (
+            self.window.unwrap_or(0).to_string(),
+            self.sees("query", "allowed[(query) * mask_query + (key)]"),
+        );
         let truth = |holds: bool| if holds { "true" } else { "false" };
         let macros = [
             ("T", self.dtype.name()),
@@ -57,8 +65,9 @@ impl Shape {
             ("WALK", &*walk),
             ("RESIDENT", &*resident),
             ("CAUSAL", truth(self.causal)),
-            ("MASKED", truth(self.mask.is_some())),
-            ("SEES(query, key)", mask[usize::from(self.mask.is_some())]),
+            ("WINDOW", &*window),
+            ("MASKED", truth(self.hides())),
+            ("SEES(query, key)", &*sees),
         ];
         define(&macros, &[TENSOR, text].concat())
     }
@@ -104,7 +113,7 @@ pub(super) fn grad(shape: &Shape) -> Call {
     let mut b = CallBuilder::default();
     let shared = b.scratch(shape.examples * shape.queries * shape.heads * size_of::<f32>());
     let parameters = parameters![q, k, v, y, lse, dy, shared, dq];
-    let masked = shape.mask.is_some();
+    let masked = shape.hides();
     let queries = if masked { MASKED_QUERIES } else { QUERIES };
     let keys = if masked || !shape.causal { SPARING_KEYS } else { KEYS };
     launch(

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) kernel(
     i64 example = pair / (u32)key_heads, stride = heads * WIDTH, key_stride = key_heads * WIDTH;
     i64 key_start = example * keys * key_stride + key_head * WIDTH;
     // Tiles of queries follow each other through all heads of the group, those that see none of the keys left out.
-    i32 begin = CAUSAL ? first : 0, next = begin;
+    i32 begin = CAUSAL ? first : 0, next = begin, last = WINDOW && first + ROWS - 1 + WINDOW < queries ? first + ROWS - 1 + WINDOW : queries;
     u32 next_head = key_head * group, end = begin < queries ? next_head + group : 0;
     auto load = [&](u32 stage) {
         i64 start = (example * queries + next) * stride + next_head * WIDTH;
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) kernel(
         const u8 *allowed = mask + example * mask_example + next_head * mask_head;
         i32 at = next;
         next += WALK;
-        if (next >= queries) {
+        if (next >= last) {
             next = begin;
             next_head++;
         }

@@ -13,8 +13,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) kernel(
     i64 start = example * queries * stride + head * WIDTH, key_start = example * keys * key_stride + key_head * WIDTH;
     const u8 *allowed = mask + example * mask_example + head * mask_head;
     const T *next_keys = k + key_start, *next_values = v + key_start;
-    load_tile(key_tiles, next_keys, (i32)key_stride, keys);
-    load_tile(value_tiles, next_values, (i32)key_stride, keys);
+    i32 begin = WINDOW && first >= WINDOW ? (first - WINDOW + 1) / WALK * WALK : 0;
+    next_keys += begin * key_stride;
+    next_values += begin * key_stride;
+    load_tile(key_tiles, next_keys, (i32)key_stride, keys - begin);
+    load_tile(value_tiles, next_values, (i32)key_stride, keys - begin);
     u32 factors[TILES][STEPS][4], gradients[TILES][STEPS][4];
     // The results first, where the queries will be.
     load_factors(factors, y + start, stride, own, queries);
@@ -44,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) kernel(
     load_factors(factors, q + start, stride, own, queries);
     i32 end = CAUSAL && first + ROWS < keys ? first + ROWS : keys;
     u32 stage = 0;
-    for (i32 at = 0; at < end; at += WALK) {
+    for (i32 at = begin; at < end; at += WALK) {
         Tile key_tile = place(key_tiles, stage * TILE_ELEMENTS), value_tile = place(value_tiles, stage * TILE_ELEMENTS);
         finish_copies();
         __syncthreads();

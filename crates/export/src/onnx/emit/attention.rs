@@ -9,13 +9,19 @@ use plimsoll_tensor::DType;
 impl Emitter<'_> {
     pub(super) fn attention(&mut self, node: &Node, op: &Attention) -> Result<(), ExportError> {
         match *op {
-            Attention::Forward { causal, masked } => self.attend(node, causal, masked),
+            Attention::Forward { causal, window, masked } => self.attend(node, causal, window, masked),
             Attention::Rotary { base, inverse, start } => self.rotary(node, base, inverse, start),
             Attention::Grad { .. } => Err(self.unsupported(node, "")),
         }
     }
 
-    fn attend(&mut self, node: &Node, causal: bool, masked: bool) -> Result<(), ExportError> {
+    fn attend(
+        &mut self,
+        node: &Node,
+        causal: bool,
+        window: Option<usize>,
+        masked: bool,
+    ) -> Result<(), ExportError> {
         let (q, k, v) = (node.inputs[0], node.inputs[1], node.inputs[2]);
         let read = |value: ValueId| self.graph.nodes.iter().any(|other| other.inputs.contains(&value));
         if read(node.outputs[1]) {
@@ -24,6 +30,9 @@ impl Emitter<'_> {
         let (&[_, queries, heads, width], &[_, keys, key_heads, _]) = (self.shape(q), self.shape(k)) else {
             return Err(self.unsupported(node, ""));
         };
+        if window.is_some() && queries > keys {
+            return Err(self.unsupported(node, " with a window and queries past the last key"));
+        }
         let groups = heads / key_heads.max(1);
         let [q, k, v] = [q, k, v].map(|value| self.plain(value));
         // [n, positions, heads, width] to [n, heads, positions, width], keys with the width before the positions.
@@ -45,13 +54,18 @@ impl Emitter<'_> {
         let mut scores = self.add("MatMul", vec![q, k], vec![]);
         let mut masks = Vec::new();
         if causal {
-            let positions = |this: &mut Self, count: usize, dims: &[usize]| {
-                let bytes = (0..count as i32).flat_map(i32::to_le_bytes).collect();
+            let positions = |this: &mut Self, from: usize, count: usize, dims: &[usize]| {
+                let numbers = (from..from + count).map(|n| n as i32);
+                let bytes = numbers.flat_map(i32::to_le_bytes).collect();
                 this.tensor("positions", element_type(DType::I32), dims, bytes)
             };
-            let (rows, columns) =
-                (positions(self, queries, &[queries, 1]), positions(self, keys, &[1, keys]));
-            masks.push(self.add("GreaterOrEqual", vec![rows, columns], vec![]));
+            let rows = positions(self, 0, queries, &[queries, 1]);
+            let columns = positions(self, 0, keys, &[1, keys]);
+            masks.push(self.add("GreaterOrEqual", vec![rows.clone(), columns], vec![]));
+            if let Some(window) = window.filter(|&window| window < queries) {
+                let columns = positions(self, window, keys, &[1, keys]);
+                masks.push(self.add("Less", vec![rows, columns], vec![]));
+            }
         }
         if masked {
             let mask = self.plain(node.inputs[3]);
