@@ -3,14 +3,25 @@
 use super::call::{Call, Found, Operands, bytes, found, read, write};
 use super::cost::Core;
 use crate::isa::{Context, Isa};
-use crate::kernels::int8::{self, ConvShape, Finish};
+use crate::kernels::int8::{self, COLUMNS, ConvShape, Finish, PoolShape, Spans, Work};
 use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Grid, Int8, Windows};
 use plimsoll_plan::KernelQuery;
-use plimsoll_tensor::{DType, TensorType};
+use plimsoll_tensor::DType;
 
-/// Nanoseconds of a multiplication and an addition of bytes on one thread, and of an element that is scaled.
-const PRODUCT: f64 = 0.012;
-const SCALED: f64 = 1.0;
+/// Multiply-adds of vectors that pass while a word of a row is multiplied with a panel, as a vector of its sums would be: with the instructions
+/// for it, with products of pairs, and in plain code.
+const WORD: [f64; 3] = [1.0, 2.5, 12.0];
+/// The same of a word of four taps of a depthwise convolution, whose bytes are interleaved first.
+const TAPS: [f64; 3] = [6.0, 16.0, 40.0];
+/// The same while a row of a tile register is multiplied with another.
+const TILE_ROW: f64 = 2.5;
+/// The same while a vector of sums becomes codes.
+const CODES: f64 = 16.0;
+/// The same while words of weights are packed for a panel.
+const PACK: f64 = 24.0;
+/// The same while a vector of numbers becomes codes, or codes are added.
+const CONVERT: f64 = 16.0;
+const ADD: f64 = 44.0;
 
 pub(super) fn find(op: &Int8, query: &KernelQuery<'_>) -> Found {
     let (x, y) = (query.inputs[0], query.outputs[0]);
@@ -52,7 +63,24 @@ pub(super) fn find(op: &Int8, query: &KernelQuery<'_>) -> Found {
             let sizes = [x.shape[0], x.shape[1] * x.shape[2], x.shape[3]];
             found(Mean { sizes, zero: *zero, factor: *factor, output: *output })
         }
-        Int8::MaxPool { windows } => found(MaxPool { windows: *windows, x: x.clone(), y: y.clone() }),
+        Int8::MaxPool { windows } => {
+            let shape = PoolShape {
+                examples: x.shape[0],
+                image: [x.shape[1], x.shape[2]],
+                output: [y.shape[1], y.shape[2]],
+                channels: x.shape[3],
+            };
+            let spans = [0, 1].map(|axis| match *windows {
+                Windows::Sliding(g) => Spans::Even {
+                    taps: g.window[axis],
+                    dilation: g.dilation[axis],
+                    stride: g.stride[axis],
+                    before: g.padding[axis][0],
+                },
+                Windows::Adaptive { .. } => Spans::Parts,
+            });
+            found(MaxPool { shape, spans })
+        }
     }
 }
 
@@ -76,9 +104,25 @@ impl Layer {
     }
 }
 
-/// The products of a layer, and an element that is scaled for each output.
-fn cost(core: &Core, products: usize, query: &KernelQuery<'_>) -> f64 {
-    products as f64 * PRODUCT + query.outputs[0].shape.elements() as f64 * SCALED + core.memory(bytes(query))
+/// Which of the costs of dot products an instruction set has.
+fn kind(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::Neon => 0,
+        Isa::Avx2 => 1,
+        Isa::Portable => 2,
+    }
+}
+
+/// Nanoseconds of a layer whose word takes so long.
+fn cost(core: &Core, work: Work, word: [f64; 3], query: &KernelQuery<'_>) -> f64 {
+    let vectors = work.words * word[kind(core.isa)] + work.codes * CODES + work.packed * PACK;
+    let slots = vectors * core.vectors(COLUMNS) as f64 + work.tile_rows * TILE_ROW;
+    slots * core.slot + core.memory(bytes(query)) + core.memory(2.0 * work.copied)
+}
+
+/// Nanoseconds of elements, a vector of which takes so long.
+fn elements(core: &Core, each: f64, query: &KernelQuery<'_>) -> f64 {
+    core.vectors(query.outputs[0].shape.elements()) as f64 * each * core.slot + core.memory(bytes(query))
 }
 
 struct Conv {
@@ -87,21 +131,19 @@ struct Conv {
 }
 
 impl Call for Conv {
-    fn workspace(&self, _: Isa, threads: usize) -> usize {
-        let [h, w] = self.shape.window;
-        int8::workspace(h * w * self.shape.inputs, self.shape.outputs, threads)
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        int8::conv_workspace(isa, &self.shape, threads)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        let [h, w] = self.shape.window;
-        cost(core, query.outputs[0].shape.elements() * h * w * self.shape.inputs, query)
+        cost(core, int8::conv_work(core.isa, &self.shape, core.threads), WORD, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let s = &self.shape;
-        let x = read!(o, 0, s.examples * s.image[0] * s.image[1] * s.inputs);
+        let x = read!(o, 0, s.input_len());
         let weights = read!(o, 1, s.window[0] * s.window[1] * s.inputs * s.outputs);
-        let y = write!(o, 0, s.examples * s.output[0] * s.output[1] * s.outputs);
+        let y = write!(o, 0, s.output_len());
         let finish = self.layer.finish(o, s.outputs);
         // SAFETY: the plan gives each step its own workspace, aligned and of the bytes above.
         unsafe { int8::conv(ctx, s, x, (weights, self.layer.zero), finish, y, o.workspace) };
@@ -115,21 +157,19 @@ struct Depthwise {
 }
 
 impl Call for Depthwise {
-    fn workspace(&self, _: Isa, threads: usize) -> usize {
-        int8::depthwise_workspace(self.shape.inputs, threads)
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        int8::depthwise_workspace(isa, &self.shape, threads)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        let [h, w] = self.shape.window;
-        // A few bytes at a time.
-        cost(core, 8 * query.outputs[0].shape.elements() * h * w, query)
+        cost(core, int8::depthwise_work(core.isa, &self.shape, core.threads), TAPS, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let s = &self.shape;
-        let x = read!(o, 0, s.examples * s.image[0] * s.image[1] * s.inputs);
+        let x = read!(o, 0, s.input_len());
         let weights = read!(o, 1, s.window[0] * s.window[1] * s.inputs);
-        let y = write!(o, 0, s.examples * s.output[0] * s.output[1] * s.inputs);
+        let y = write!(o, 0, s.output_len());
         let finish = self.layer.finish(o, s.inputs);
         // SAFETY: the plan gives each step its own workspace, aligned and of the bytes above.
         unsafe { int8::depthwise(ctx, s, x, (weights, self.layer.zero), finish, y, o.workspace) };
@@ -143,12 +183,12 @@ struct Dense {
 }
 
 impl Call for Dense {
-    fn workspace(&self, _: Isa, threads: usize) -> usize {
-        int8::workspace(self.sizes[1], self.sizes[2], threads)
+    fn workspace(&self, isa: Isa, threads: usize) -> usize {
+        int8::dense_workspace(isa, self.sizes, threads)
     }
 
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        cost(core, self.sizes.iter().product(), query)
+        cost(core, int8::dense_work(core.isa, self.sizes, core.threads), WORD, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -168,6 +208,10 @@ struct Convert {
 }
 
 impl Call for Convert {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        elements(core, CONVERT, query)
+    }
+
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
         let (Grid { scale, zero }, n) = (self.grid, self.elements);
         match self.to_codes {
@@ -187,7 +231,7 @@ struct Add {
 
 impl Call for Add {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        cost(core, 0, query) * 2.0
+        elements(core, ADD, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -209,7 +253,7 @@ struct Mean {
 
 impl Call for Mean {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        query.inputs[0].shape.elements() as f64 + cost(core, 0, query)
+        core.vectors(query.inputs[0].shape.elements()) as f64 * core.slot + elements(core, CODES, query)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
@@ -223,38 +267,26 @@ impl Call for Mean {
 }
 
 struct MaxPool {
-    windows: Windows,
-    x: TensorType,
-    y: TensorType,
+    shape: PoolShape,
+    spans: [Spans; 2],
 }
 
 impl Call for MaxPool {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        let [h, w] = self.windows.largest([self.x.shape[1], self.x.shape[2]]);
-        query.outputs[0].shape.elements() as f64 * (h * w) as f64 * 0.2 + core.memory(bytes(query))
+        // Bytes are compared as fast as they are read.
+        2.0 * core.memory(bytes(query))
+    }
+
+    fn workspace(&self, _: Isa, threads: usize) -> usize {
+        int8::max_pool_workspace(&self.shape, self.spans, threads)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let (x, y) = (&self.x.shape, &self.y.shape);
-        let (image, output) = ([x[1], x[2]], [y[1], y[2]]);
-        // The first pixel after the start of a window along an axis, and one past the last.
-        let span = |axis: usize, i: usize, tap: &mut dyn FnMut(usize)| match self.windows {
-            Windows::Sliding(g) => {
-                for k in 0..g.window[axis] {
-                    let at = (i * g.stride[axis] + k * g.dilation[axis]).checked_sub(g.padding[axis][0]);
-                    at.filter(|&at| at < image[axis]).into_iter().for_each(&mut *tap);
-                }
-            }
-            Windows::Adaptive { .. } => {
-                (i * image[axis] / output[axis]..((i + 1) * image[axis]).div_ceil(output[axis]))
-                    .for_each(tap);
-            }
-        };
-        let taps = |pixel: usize, tap: &mut dyn FnMut(usize)| {
-            span(0, pixel / output[1], &mut |i| span(1, pixel % output[1], &mut |j| tap(i * image[1] + j)));
-        };
-        let sizes = [x[0], image[0] * image[1], output[0] * output[1], x[3]];
-        int8::max_pool(ctx, sizes, &taps, read!(o, 0, x.elements()), write!(o, 0, y.elements()));
+        let PoolShape { examples, image, output, channels } = self.shape;
+        let len = |[h, w]: [usize; 2]| examples * h * w * channels;
+        let (x, y) = (read!(o, 0, len(image)), write!(o, 0, len(output)));
+        // SAFETY: the plan gives each step its own workspace, of the bytes above.
+        unsafe { int8::max_pool(ctx, &self.shape, self.spans, x, y, o.workspace) };
         Ok(())
     }
 }

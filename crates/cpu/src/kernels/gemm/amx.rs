@@ -57,7 +57,7 @@ struct Configuration {
 /// # Safety
 ///
 /// The machine must have AMX, and the process the permission to use it.
-unsafe fn configure() {
+pub(crate) unsafe fn configure() {
     let mut all =
         Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
     all.row_bytes[..8].fill(64);
@@ -71,7 +71,7 @@ unsafe fn configure() {
 /// # Safety
 ///
 /// As for [`configure`].
-unsafe fn release() {
+pub(crate) unsafe fn release() {
     // SAFETY: as the caller promises.
     unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
 }
