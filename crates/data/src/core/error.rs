@@ -61,7 +61,7 @@ pub enum DataError {
         folder: String,
     },
     /// The operating system or the decompression failed.
-    #[error("`{file}` cannot be read: {source}; check the path, and that the file is whole")]
+    #[error("`{file}` cannot be read: {}", reason(source))]
     Read {
         /// The file.
         file: String,
@@ -401,5 +401,14 @@ impl DataError {
             (None, Self::Item { origin, reason, .. }) => Self::Item { origin, reason, skippable: may_skip },
             (None, error) => error,
         }
+    }
+}
+
+/// Why a file cannot be read, and what to do about it.
+fn reason(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => "there is no such file or folder; check the path".into(),
+        io::ErrorKind::PermissionDenied => format!("{source}; it must be yours to read"),
+        _ => format!("{source}; check the path, and that the file is whole"),
     }
 }
