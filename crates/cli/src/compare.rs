@@ -78,9 +78,7 @@ fn results(runs: &[Run]) -> Vec<Row> {
         }),
         row("best validation loss", &|run| run.events.best_validation_loss.map(|loss| format!("{loss:.4}"))),
         row("test loss", &figure("test_loss")),
-        row("test accuracy", &|run| {
-            run.number("test_accuracy").map(percent)
-        }),
+        row("test accuracy", &|run| run.number("test_accuracy").map(percent)),
     ];
     let names: BTreeSet<&str> =
         runs.iter().flat_map(|run| run.events.figures.iter().map(|(name, _)| name.as_str())).collect();

@@ -62,7 +62,8 @@ fn number_in_words(error: clap::Error) -> clap::Error {
     };
     let words = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (value, flag) = (words(ContextKind::InvalidValue), words(ContextKind::InvalidArg));
-    let text = format!("invalid value '{value}' for '{flag}': {reason}\n\nFor more information, try '--help'.\n");
+    let text =
+        format!("invalid value '{value}' for '{flag}': {reason}\n\nFor more information, try '--help'.\n");
     clap::Error::raw(ErrorKind::ValueValidation, text)
 }
 
@@ -70,7 +71,9 @@ fn number_in_words(error: clap::Error) -> clap::Error {
 fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) -> Result<ArgMatches, Failure> {
     let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => wrong("there is no such file; name one of flags, like `lr = 0.001`".into()),
+        std::io::ErrorKind::NotFound => {
+            wrong("there is no such file; name one of flags, like `lr = 0.001`".into())
+        }
         _ => wrong(e.to_string()),
     })?;
     let table: Table = text.parse().map_err(|e: toml::de::Error| wrong(e.to_string().trim_end().into()))?;
@@ -91,7 +94,9 @@ fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) ->
     let (before, after) = words.split_at(place);
     let all = before.iter().cloned().chain(from_file).chain(after.iter().cloned());
     let parsed = Arguments::command().try_get_matches_from(all);
-    parsed.map_err(|e| wrong(number_in_words(e).render().to_string().trim_start_matches("error: ").trim_end().into()))
+    parsed.map_err(|e| {
+        wrong(number_in_words(e).render().to_string().trim_start_matches("error: ").trim_end().into())
+    })
 }
 
 /// The flag of a key.

@@ -129,7 +129,9 @@ impl LoopOptions {
             return Err(Failure::usage("--keep needs a folder: add --out DIR"));
         }
         match &self.log {
-            Some(file) => RunLog::check_name(file).map_err(Failure::from).and(out_file::check("--log", file, out)),
+            Some(file) => {
+                RunLog::check_name(file).map_err(Failure::from).and(out_file::check("--log", file, out))
+            }
             None => Ok(()),
         }
     }

@@ -61,7 +61,8 @@ impl WatchOptions {
         if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
             return Err(Failure::usage(format!("{flag} must be at least 1")));
         }
-        if let Some(folder) = self.tensorboard.as_deref().filter(|folder| folder.exists() && !folder.is_dir()) {
+        if let Some(folder) = self.tensorboard.as_deref().filter(|folder| folder.exists() && !folder.is_dir())
+        {
             let name = escaped(folder.display());
             return Err(Failure::usage(format!("--tensorboard {name}: this is a file; name a folder")));
         }

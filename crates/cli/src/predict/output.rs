@@ -1,8 +1,8 @@
 //! Rows of predictions: lines for a terminal, a table, objects, or an array.
 
-use super::super::{Failure, out_file};
 use super::super::text::{escaped, json_line};
 use super::super::trained::Trained;
+use super::super::{Failure, out_file};
 use super::PredictOptions;
 use plimsoll::data::Preparation;
 use plimsoll::train::likeliest;

@@ -101,7 +101,10 @@ mod tests {
         let mut progress = ShowProgress { is_terminal: true, begun: None, shown: None };
         let mut at = |ms: u64, step| progress.line(start + Duration::from_millis(ms), (step, 9), 0, 0.5);
         assert!(at(0, 1).is_some_and(|line| line.starts_with("\r\x1b[K") && !line.ends_with('\n')));
-        assert!(at(50, 2).is_none() && at(100, 3).is_some() && at(110, 9).is_some(), "and the last one at once");
+        assert!(
+            at(50, 2).is_none() && at(100, 3).is_some() && at(110, 9).is_some(),
+            "and the last one at once"
+        );
     }
 
     #[test]
