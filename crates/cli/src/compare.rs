@@ -78,16 +78,14 @@ fn results(runs: &[Run]) -> Vec<Row> {
         }),
         row("best validation loss", &|run| run.events.best_validation_loss.map(|loss| format!("{loss:.4}"))),
         row("test loss", &figure("test_loss")),
-        row("test accuracy", &|run| {
-            run.number("test_accuracy").map(|share| format!("{:.2} %", 100.0 * share))
-        }),
+        row("test accuracy", &|run| run.number("test_accuracy").map(percent)),
     ];
     let names: BTreeSet<&str> =
         runs.iter().flat_map(|run| run.events.figures.iter().map(|(name, _)| name.as_str())).collect();
     for name in names.into_iter().filter(|name| *name != "train_loss" && *name != "test_loss") {
         rows.push(row(&format!("validation {name}"), &|run| {
             let (_, value) = run.events.figures.iter().find(|(known, _)| known == name)?;
-            Some(format!("{value:.4}"))
+            Some(if name == "accuracy" { percent(*value) } else { format!("{value:.4}") })
         }));
     }
     rows.extend([
@@ -96,7 +94,7 @@ fn results(runs: &[Run]) -> Vec<Row> {
         row("measured peak", &|run| bytes(run.measured_bytes())),
         row("measured / planned", &|run| {
             let (measured, planned) = run.measured_bytes().zip(run.planned_bytes())?;
-            Some(format!("{:.2} %", 100.0 * measured / planned.max(1.0)))
+            Some(percent(measured / planned.max(1.0)))
         }),
         row("in swap at most", &|run| {
             (run.events.swapped_bytes > 0).then(|| in_words(run.events.swapped_bytes as usize))
@@ -112,6 +110,10 @@ fn results(runs: &[Run]) -> Vec<Row> {
     // What no run has is no row.
     rows.retain(|(_, values)| values.iter().any(Option::is_some));
     rows
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
 }
 
 /// How far a run has come.

@@ -3,11 +3,13 @@
 use super::args::{self, Arguments, RunOptions};
 use super::zoo_model::default_model;
 use super::{Failure, resume};
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -23,7 +25,8 @@ const FOR_TRAIN: [&str; 8] =
 
 /// Parses a command line. Flags of the file that it names are inserted before its own.
 pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failure> {
-    let matches = Arguments::command().try_get_matches_from(&words).unwrap_or_else(|e| e.exit());
+    let matches = Arguments::command().try_get_matches_from(&words);
+    let matches = matches.unwrap_or_else(|error| number_in_words(error).exit());
     let file = matches.subcommand().and_then(|(name, given)| {
         // Not every command has this argument.
         let path = given.try_get_one::<PathBuf>(CONFIG).ok().flatten()?;
@@ -47,10 +50,32 @@ pub fn arguments(words: Vec<OsString>) -> Result<(Arguments, ArgMatches), Failur
     Ok((arguments, matches))
 }
 
+/// An error of the parser, in which numbers that are none are told in other words than Rust's.
+fn number_in_words(error: clap::Error) -> clap::Error {
+    let cause = error.source();
+    let integer = cause.and_then(|cause| cause.downcast_ref::<ParseIntError>()).map(ParseIntError::kind);
+    let reason = match integer {
+        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => "the number is too large",
+        Some(_) => "it is not a whole number, like 8",
+        None if cause.is_some_and(|cause| cause.is::<ParseFloatError>()) => "it is not a number, like 0.5",
+        None => return error,
+    };
+    let words = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, flag) = (words(ContextKind::InvalidValue), words(ContextKind::InvalidArg));
+    let text =
+        format!("invalid value '{value}' for '{flag}': {reason}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(ErrorKind::ValueValidation, text)
+}
+
 /// Parses the command line with a file's flags in it.
 fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) -> Result<ArgMatches, Failure> {
     let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            wrong("there is no such file; name one of flags, like `lr = 0.001`".into())
+        }
+        _ => wrong(e.to_string()),
+    })?;
     let table: Table = text.parse().map_err(|e: toml::de::Error| wrong(e.to_string().trim_end().into()))?;
     let mut whole = Arguments::command();
     whole.build();
@@ -69,7 +94,9 @@ fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) ->
     let (before, after) = words.split_at(place);
     let all = before.iter().cloned().chain(from_file).chain(after.iter().cloned());
     let parsed = Arguments::command().try_get_matches_from(all);
-    parsed.map_err(|e| wrong(e.render().to_string().trim_start_matches("error: ").trim_end().into()))
+    parsed.map_err(|e| {
+        wrong(number_in_words(e).render().to_string().trim_start_matches("error: ").trim_end().into())
+    })
 }
 
 /// The flag of a key.

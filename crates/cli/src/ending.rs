@@ -1,5 +1,6 @@
 //! What a run says of itself when it is over.
 
+use super::text::escaped;
 use plimsoll::plan::{LoadSheet, in_words};
 use plimsoll::train::{Ending, Evaluation, Report};
 use std::path::Path;
@@ -22,8 +23,8 @@ pub fn accuracy(evaluation: &Evaluation, part: &str, text: bool) -> String {
 /// Why a run ended before its last step, as text.
 pub fn ending(report: &Report, folder: Option<&Path>) -> Option<String> {
     let step = report.steps;
-    let resume =
-        folder.map_or(String::new(), |folder| format!("; continue with --resume {}", folder.display()));
+    let resume = folder
+        .map_or(String::new(), |folder| format!("; continue with --resume {}", escaped(folder.display())));
     match report.ending {
         Ending::Done => None,
         Ending::TimeLimit => Some(format!("\nThe time limit was reached after step {step}{resume}")),

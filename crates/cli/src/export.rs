@@ -5,7 +5,7 @@ use super::setup::process;
 use super::text::escaped;
 use super::trained::{describe, peaks};
 use super::weights::refused;
-use super::{Failure, say};
+use super::{Failure, out_file, say};
 use clap::{Args, ValueEnum};
 use plimsoll::Size;
 use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format, TfliteWeights};
@@ -13,7 +13,7 @@ use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::WeightsFile;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Heap for each node of the model's graph while it is exported, at most: of the graph, of that of one more example, and of the
 /// nodes of the file with their names.
@@ -104,7 +104,7 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     let weights = WeightsFile::open(&options.run, step.graph()).map_err(refused)?;
     let out =
         options.out.clone().unwrap_or_else(|| options.run.join(format!("{}.{extension}", model.name())));
-    check_out(&out)?;
+    out_file::check("--out", &out, None)?;
     let exported = match options.to {
         To::Onnx => step.write(Format::Onnx, &weights, &out).map_err(failure)?,
         To::Tflite => {
@@ -158,20 +158,6 @@ fn account(options: &ExportOptions, step: &ExportGraph) -> Result<usize, Failure
             Err(Failure::memory(format!("the export needs {needs}, the line is {line}: raise it")))
         }
         false => Ok(total),
-    }
-}
-
-/// Refuses a file that cannot be made before anything is read.
-fn check_out(out: &Path) -> Result<(), Failure> {
-    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if out.is_dir() {
-        return Err(Failure::usage(format!("--out {}: this is a folder; name a file in it", out.display())));
-    }
-    match folder.is_dir() {
-        true => Ok(()),
-        false => {
-            Err(Failure::usage(format!("--out {}: there is no folder {}", out.display(), folder.display())))
-        }
     }
 }
 

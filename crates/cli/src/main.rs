@@ -20,6 +20,7 @@ mod machine;
 mod machine_flags;
 mod made_folder;
 mod manual;
+mod out_file;
 mod page;
 mod plan;
 mod plot;
@@ -155,7 +156,19 @@ impl From<TrainError> for Failure {
             | TrainError::Weights { .. } => 1,
             _ => 2,
         };
-        Self { message: error.to_string(), status, needs: None }
+        // Those are one line, whatever the names in them hold.
+        let message = match &error {
+            TrainError::Data(_)
+            | TrainError::Weights { .. }
+            | TrainError::WeightsDiffer { .. }
+            | TrainError::Mismatch { .. }
+            | TrainError::Save { .. }
+            | TrainError::File { .. }
+            | TrainError::Setting(_)
+            | TrainError::Interrupted { .. } => text::escaped(&error),
+            _ => error.to_string(),
+        };
+        Self { message, status, needs: None }
     }
 }
 
@@ -175,9 +188,9 @@ impl From<DataError> for Failure {
             DataError::UnknownDataset { spec, .. } => {
                 let meant =
                     applies::meant(spec).map_or(String::new(), |meant| format!("; did you mean {meant}?"));
-                Self::usage(format!("{error}{meant}"))
+                Self::usage(text::escaped(format!("{error}{meant}")))
             }
-            _ => Self::usage(error),
+            _ => Self::usage(text::escaped(error)),
         }
     }
 }
@@ -188,7 +201,10 @@ fn run() -> ExitCode {
     let words = std::env::args_os().collect();
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
         args::Command::Train(options) => ranks::run(options, matches.subcommand_matches("train")),
-        args::Command::Plan(options) => plan::run(options, matches.subcommand_matches("plan")),
+        args::Command::Plan(options) => {
+            let _shown = progress::activity("planning");
+            plan::run(options, matches.subcommand_matches("plan"))
+        }
         args::Command::Evaluate(options) => {
             let _shown = progress::activity("evaluating");
             evaluate::run(options)
@@ -207,14 +223,26 @@ fn run() -> ExitCode {
             let _shown = progress::activity("writing the page");
             page::run(options)
         }
-        args::Command::Compare(options) => compare::run(options),
-        args::Command::Plot(options) => plot::run(options),
-        args::Command::Prune(options) => channels::run(options),
+        args::Command::Compare(options) => {
+            let _shown = progress::activity("reading the runs");
+            compare::run(options)
+        }
+        args::Command::Plot(options) => {
+            let _shown = progress::activity("drawing");
+            plot::run(options)
+        }
+        args::Command::Prune(options) => {
+            let _shown = progress::activity("removing channels");
+            channels::run(options)
+        }
         args::Command::Quantize(options) => {
             let _shown = progress::activity("measuring ranges");
             quantize::run(options)
         }
-        args::Command::Graph(options) => graph::run(options),
+        args::Command::Graph(options) => {
+            let _shown = progress::activity("building the graph");
+            graph::run(options)
+        }
         args::Command::Data(options) => {
             let _shown = progress::activity("reading the data");
             data::run(options)
@@ -223,7 +251,10 @@ fn run() -> ExitCode {
             let _shown = progress::activity("planning every model");
             zoo::run(options)
         }
-        args::Command::Devices(options) => devices::run(options),
+        args::Command::Devices(options) => {
+            let _shown = progress::activity("looking for devices");
+            devices::run(options)
+        }
         args::Command::Doctor(options) => {
             let _shown = progress::activity("measuring this machine");
             doctor::run(options)

@@ -5,7 +5,7 @@ use super::args::RunOptions;
 use super::run_folder::RunFolder;
 use super::setup::{Setup, spill_folder};
 use super::text::escaped;
-use super::{progress, say};
+use super::{out_file, progress, say};
 use clap::Args;
 use plimsoll::plan::Entry;
 use plimsoll::report::live::{self, Feed, Server};
@@ -60,7 +60,7 @@ impl PageOptions {
     pub fn file(&self, out: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
         match (&self.report, out) {
             (None, _) => Ok(None),
-            (Some(Some(file)), _) => Ok(Some(html(file, "--report")?)),
+            (Some(Some(file)), _) => Ok(Some(html(file, "--report", out)?)),
             (Some(None), Some(folder)) => Ok(Some(folder.join(PAGE))),
             (Some(None), None) => Err(Failure::usage(
                 "--report needs a place: name a file, --report FILE.html, or add --out DIR",
@@ -92,9 +92,9 @@ impl PageOptions {
 }
 
 /// Refuses a file that a browser would not show as a page.
-fn html(file: &Path, flag: &str) -> Result<PathBuf, Failure> {
+fn html(file: &Path, flag: &str, made: Option<&Path>) -> Result<PathBuf, Failure> {
     match file.extension().and_then(|end| end.to_str()) {
-        Some("html" | "htm") => Ok(file.to_path_buf()),
+        Some("html" | "htm") => out_file::check(flag, file, made).map(|()| file.to_path_buf()),
         _ => Err(Failure::usage(format!("{flag} {}: end it in .html", escaped(file.display())))),
     }
 }
@@ -253,7 +253,7 @@ fn unnamed_file(options: &RunOptions, folder: Option<&RunFolder>, view: &View) -
 /// Makes the page of a run from its folder.
 pub fn run(options: &ReportOptions) -> Result<(), Failure> {
     let file = match &options.to {
-        Some(file) => html(file, "--to")?,
+        Some(file) => html(file, "--to", None)?,
         None => options.run.join(PAGE),
     };
     write(&of_run(&options.run)?, &file)

@@ -8,7 +8,7 @@ mod svg;
 
 use super::runs::Run;
 use super::text::escaped;
-use super::{Failure, say};
+use super::{Failure, out_file, say};
 use clap::{Args, ValueEnum};
 use plimsoll::train::write_atomically;
 use std::path::PathBuf;
@@ -90,6 +90,7 @@ pub fn run(options: &PlotOptions) -> Result<(), Failure> {
     if options.to.exists() && !options.force {
         return Err(Failure::usage(format!("--to {file}: this file exists; name another, or add --force")));
     }
+    out_file::check("--to", &options.to, None)?;
     let runs = options.runs.iter().map(|folder| Run::read(folder)).collect::<Result<Vec<_>, _>>()?;
     let size = (options.width, options.height);
     let shapes = figure::figure(&runs, options.what, size, options.log).map_err(Failure::usage)?;

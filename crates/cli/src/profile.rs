@@ -86,9 +86,9 @@ impl Profile {
     pub fn in_words(&self) -> String {
         let tables = [("layer", &self.layers), ("kernel", &self.kernels)];
         let tables = tables.map(|(what, rows)| table(what, rows, &self.whole)).join("\n\n");
-        let (plan, steps) = (escaped(&self.plan), self.steps);
+        let steps = self.steps;
         format!(
-            "\nProfile of {plan}: the shortest time of each kernel in {steps} steps; the roofline is the time that the target \
+            "\nProfile of a training step: the shortest time of each kernel in {steps} steps; the roofline is the time that the target \
              predicts\n{tables}\n"
         )
     }

@@ -1,5 +1,5 @@
-//! What the program is doing, so that it is never silent for long: on a terminal a line that updates, elsewhere a line on standard
-//! error after one, two, four and eight seconds, and then every ten. Standard output is never touched.
+//! What the program is doing, so that it is never silent for more than a second: on a terminal a line that updates, elsewhere a line on
+//! standard error whenever nothing was printed for that long. Standard output is never touched.
 
 use super::{signals, tui};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at what there is to show.
 const TICK: Duration = Duration::from_millis(100);
-/// How long nothing is said before the first line of an activity, and at most between its lines, where there is no terminal.
-const FIRST: Duration = Duration::from_secs(1);
-const BETWEEN: Duration = Duration::from_secs(10);
-/// The same on a terminal, where the line goes away by itself.
+/// How long nothing is said before a line where there is no terminal: with the time between two looks, less than a second.
+const SILENCE: Duration = Duration::from_millis(800);
+/// How long an activity takes before a terminal shows it, where the line goes away by itself.
 const FIRST_ON_TERMINAL: Duration = Duration::from_millis(300);
 
 /// What is done, in words.
@@ -23,9 +22,8 @@ struct Frame {
     what: &'static str,
     detail: String,
     since: Instant,
-    /// When its detail was last set, and whether a line of it was printed.
+    /// When its detail was last set.
     detailed: Option<Instant>,
-    printed: bool,
 }
 
 struct State {
@@ -34,7 +32,7 @@ struct State {
     /// The line on the terminal, and whether it is a run's own bar.
     bar: Option<ProgressBar>,
     own: bool,
-    /// When anything was last printed.
+    /// When anything was last printed, or the first activity began.
     said: Option<Instant>,
 }
 
@@ -71,7 +69,9 @@ pub fn activity(what: &'static str) -> Activity {
         let _ = std::thread::Builder::new().name("progress".into()).stack_size(128 << 10).spawn(tick);
     });
     let now = Instant::now();
-    state().frames.push(Frame { what, detail: String::new(), since: now, detailed: None, printed: false });
+    let mut state = state();
+    state.said.get_or_insert(now);
+    state.frames.push(Frame { what, detail: String::new(), since: now, detailed: None });
     Activity(())
 }
 
@@ -132,7 +132,7 @@ fn tick() {
         if tui::tick() {
             continue;
         }
-        let line = state().next_line(terminal);
+        let line = state().next_line(Instant::now(), terminal);
         if let Some(line) = line {
             let _ = writeln!(std::io::stderr(), "plimsoll: {line}");
         }
@@ -141,30 +141,24 @@ fn tick() {
 
 impl State {
     /// Updates the line on the terminal, or returns the line to print where there is none.
-    fn next_line(&mut self, terminal: bool) -> Option<String> {
-        let (said, own) = (self.said, self.own);
-        let frame = self.frames.last_mut()?;
-        let now = Instant::now();
-        let silent = now.duration_since(said.map_or(frame.since, |said| said.max(frame.since)));
+    fn next_line(&mut self, now: Instant, terminal: bool) -> Option<String> {
+        let frame = self.frames.last()?;
         let detail = if frame.detail.is_empty() { String::new() } else { format!(": {}", frame.detail) };
-        let elapsed = elapsed(now.duration_since(frame.since));
-        let text = format!("{}{detail}, {elapsed}", frame.what);
+        let since = self.said.map_or(frame.since, |said| said.max(frame.since));
+        let text = format!("{}{detail}, {}", frame.what, elapsed(now.duration_since(frame.since)));
         if terminal {
-            if own {
+            if self.own {
                 self.bar.as_ref()?.tick();
-            } else if silent >= FIRST_ON_TERMINAL {
+            } else if now.duration_since(since) >= FIRST_ON_TERMINAL {
                 self.bar.get_or_insert_with(spinner).set_message(text);
                 self.bar.as_ref()?.tick();
             }
             return None;
         }
-        // Lines double their distance.
-        let between = (now.duration_since(frame.since) / 2).clamp(FIRST, BETWEEN);
-        let due = silent >= if frame.printed { between } else { FIRST };
-        if !due {
+        // Short activities, one after the other, are no reason to be silent.
+        if self.said.is_some_and(|said| now.duration_since(said) < SILENCE) {
             return None;
         }
-        frame.printed = true;
         self.said = Some(now);
         Some(text)
     }
@@ -218,5 +212,27 @@ fn in_detail(progress: &Progress) -> String {
         }
         Progress::Evaluating { examples, of } => format!("evaluated {}", share(examples, of)),
         Progress::Predicting { examples, of } => format!("predicted {}", share(examples, of)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_due_after_a_second_whatever_was_begun_in_it() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let frame = |what, ms| Frame { what, detail: String::new(), since: at(ms), detailed: None };
+        let mut state = State { frames: vec![frame("reading", 0)], bar: None, own: false, said: Some(start) };
+        assert_eq!(state.next_line(at(700), false), None);
+        // Two activities that each take less than a second.
+        state.frames = vec![frame("planning", 750)];
+        assert_eq!(state.next_line(at(900), false).as_deref(), Some("planning, 0 s"));
+        // Lines of a long activity do not grow apart.
+        let times = (1000..20_000).step_by(100);
+        let lines: Vec<u64> = times.filter(|ms| state.next_line(at(*ms), false).is_some()).collect();
+        assert!(lines.windows(2).all(|pair| pair[1] - pair[0] <= 1000), "{lines:?}");
+        assert!(lines[0] <= 1900 && lines.len() <= 25, "{lines:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::args::QuantizeOptions;
 use super::made_folder::MadeFolder;
+use super::text::escaped;
 use super::trained::{describe, open, peaks};
 use super::{Failure, say};
 use plimsoll::compress::{Int8Grids, calibration, places};
@@ -72,6 +73,8 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let (before, after) = folder.write(&bytes, |model_options| model_options["int8"] = json!(int8))?;
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
     say(&format!("grids        {} between layers, from {} examples", int8.len(), options.examples));
+    let name = escaped(options.out.display());
+    say(&format!("Wrote {name}; `plimsoll evaluate {name}` and `plimsoll predict {name}` run it"));
     say(&peaks(planned, measured_peak()));
     Ok(())
 }

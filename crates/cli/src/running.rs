@@ -1,12 +1,12 @@
 //! The flags of the training loop: epochs, validation, early stopping, checkpoints and logs.
 
-use super::Failure;
 use super::run_folder::RunFolder;
+use super::{Failure, out_file};
 use clap::{Args, ValueEnum};
 use plimsoll::data::{DataError, ValidationSplit};
 use plimsoll::train::metrics::MetricSpec;
 use plimsoll::train::{EVENTS_FILE, EarlyStopping, Monitor, Names, RunLog, Session, Trainer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,7 +115,7 @@ impl LoopOptions {
     }
 
     /// Refuses invalid values.
-    pub fn check(&self, out: bool) -> Result<(), Failure> {
+    pub fn check(&self, out: Option<&Path>) -> Result<(), Failure> {
         let counts = [
             ("--steps-per-epoch", self.steps_per_epoch),
             ("--validate-every", self.validate_every),
@@ -125,10 +125,15 @@ impl LoopOptions {
         if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
             return Err(Failure::usage(format!("{flag} must be at least 1")));
         }
-        if self.keep.is_some() && !out {
+        if self.keep.is_some() && out.is_none() {
             return Err(Failure::usage("--keep needs a folder: add --out DIR"));
         }
-        Ok(())
+        match &self.log {
+            Some(file) => {
+                RunLog::check_name(file).map_err(Failure::from).and(out_file::check("--log", file, out))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The validation part that the flags ask for.

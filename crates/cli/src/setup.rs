@@ -98,8 +98,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         }
         _ => {}
     }
-    options.running.check(options.out.is_some())?;
-    options.watching.check()?;
+    options.running.check(options.out.as_deref())?;
+    options.watching.check(options.out.as_deref())?;
     let name = options.data.clone().unwrap_or_else(|| default_data(&options.model.model).to_string());
     let batch = batch(options.batch.unwrap_or(default_batch(&options.model.model)?))?;
     applies::check(&name, &options.input, options.augment)?;

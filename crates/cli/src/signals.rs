@@ -67,7 +67,7 @@ pub fn listen() -> io::Result<()> {
         let first = move || {
             STATUS.store(128 + signal as u8, Relaxed);
             second.store(true, Relaxed);
-            let text = b"\nplimsoll: saving; once more to stop at once\n";
+            let text = b"\nplimsoll: stopping after this step; once more to stop at once\n";
             // SAFETY: writes constant bytes to a file descriptor.
             unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
         };

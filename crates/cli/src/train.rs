@@ -59,6 +59,7 @@ fn is_over(folder: &Path, steps: u64, json: bool) -> Result<(), Failure> {
 
 fn train(options: &RunOptions) -> Result<(), Failure> {
     let start = Instant::now();
+    let _shown = progress::activity("preparing");
     // Of several processes, the first one writes.
     let writes = ranks::rank() == 0;
     if writes {
@@ -82,6 +83,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let mut plans =
         (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
     drop(shown);
+    let shown = progress::activity("preparing");
     memory::trim_code();
     note_disk(&mut plans, options);
     plans.load_sheet_mut().notes.extend(setup.pictures_note(options));
@@ -122,7 +124,6 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let mut page = RunPage::begin(options, &setup, &plans, folder.as_ref(), port)?;
     memory::restart_heap_peaks();
     memory::trim_code();
-    let shown = progress::activity("preparing");
     let mut session = plans.start()?;
     memory::trim_code();
     if let Some(folder) = &options.resume {
@@ -136,7 +137,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
             hint(differs);
         }
         let (done, all) = (resumed.state.steps_done, session.total_steps());
-        say(&format!("Resuming after step {done} of {all} from {}", resumed.path.display()));
+        say(&format!("Resuming after step {done} of {all} from {}", escaped(resumed.path.display())));
     }
     if let Some(path) = &options.weights {
         start_from(&mut session, path, options.new_head)?;
@@ -192,6 +193,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     });
     drop(shown);
     drop(on_screen);
+    let _shown = progress::activity("writing the results");
     let profile = profiler.and_then(|found| found.profile(&session.plans().plans, setup.trainer.target()));
     let report = report.map_err(interrupted)?;
     memory::trim_code();
@@ -348,13 +350,13 @@ pub fn say_skipped(session: &Session) {
 fn interrupted(error: TrainError) -> Failure {
     let resume = match &error {
         TrainError::Interrupted { saved: Saved::In(folder), .. } => {
-            format!("; continue with --resume {}", folder.display())
+            format!("; continue with --resume {}", escaped(folder.display()))
         }
         TrainError::Interrupted { .. } => String::new(),
         _ => return error.into(),
     };
     let status = signals::received().unwrap_or(130);
-    Failure { status, ..Failure::run(format!("{error}{resume}")) }
+    Failure { status, ..Failure::run(format!("{}{resume}", escaped(&error))) }
 }
 
 /// What `evaluate` and `predict` need to build the model again.

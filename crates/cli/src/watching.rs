@@ -2,11 +2,11 @@
 
 use super::Failure;
 use super::text::escaped;
-use super::{progress, tui};
+use super::{out_file, progress, tui};
 use clap::Args;
 use plimsoll::plan::Entry;
 use plimsoll::train::{Session, TensorBoard, Trainer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Steps of a trace and of a profile, where no flag says how many.
 const TRACED_STEPS: u64 = 5;
@@ -51,17 +51,22 @@ impl WatchOptions {
         }
     }
 
-    /// Refuses invalid values.
-    pub fn check(&self) -> Result<(), Failure> {
+    /// Refuses invalid values, of a run that makes this folder.
+    pub fn check(&self, out: Option<&Path>) -> Result<(), Failure> {
         let counts = [
             ("--trace-steps", self.trace_steps),
             ("--histograms", self.histograms),
             ("--profile-steps", self.profile_steps),
         ];
-        match counts.into_iter().find(|(_, count)| *count == Some(0)) {
-            Some((flag, _)) => Err(Failure::usage(format!("{flag} must be at least 1"))),
-            None => Ok(()),
+        if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
+            return Err(Failure::usage(format!("{flag} must be at least 1")));
         }
+        if let Some(folder) = self.tensorboard.as_deref().filter(|folder| folder.exists() && !folder.is_dir())
+        {
+            let name = escaped(folder.display());
+            return Err(Failure::usage(format!("--tensorboard {name}: this is a file; name a folder")));
+        }
+        self.trace.as_deref().map_or(Ok(()), |file| out_file::check("--trace", file, out))
     }
 
     /// A trainer that accounts for what is shown.
@@ -122,7 +127,7 @@ fn markdown(resolved: &str) -> String {
     table
 }
 
-fn has_event_files(folder: &std::path::Path) -> bool {
+fn has_event_files(folder: &Path) -> bool {
     let is_one = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("events.out.tfevents.");
     std::fs::read_dir(folder).is_ok_and(|files| files.flatten().any(|file| is_one(&file.file_name())))
 }

@@ -44,7 +44,7 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
             _ => refused(error),
         })?,
     };
-    say(&format!("\nStarting from {}", escaped(path.display())));
+    say(&format!("Starting from {}", escaped(path.display())));
     if new_head {
         say(&format!("  loaded       {} tensors", loaded.loaded.len()));
         say(&format!("  left out     {}", named(&loaded.left_out)));

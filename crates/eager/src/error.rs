@@ -5,13 +5,14 @@ use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, Unsupported, in_words};
 use plimsoll_runtime::spill::TransferError;
 use plimsoll_tensor::{DType, TensorError, TensorType};
+use std::fmt;
 use thiserror::Error;
 
 /// The result of eager work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an op, a tape or a compiled function has no result.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum Error {
     /// An op does not accept its operands; the message is the graph's.
     #[error(transparent)]
@@ -111,6 +112,13 @@ pub enum Error {
     /// The spill file failed.
     #[error(transparent)]
     Spill(#[from] TransferError),
+}
+
+/// As the message: that is what a program shows whose `main` returns the error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// An op that would have crossed the line.

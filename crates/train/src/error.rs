@@ -7,12 +7,13 @@ use plimsoll_export::ExportError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
 use plimsoll_transform::SplitError;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use thiserror::Error;
 
 /// Why a run could not start or continue.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum TrainError {
     /// The model's graph cannot be built.
     #[error(transparent)]
@@ -117,6 +118,13 @@ pub enum TrainError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// As the message: that is what a program shows whose `main` returns the error.
+impl fmt::Debug for TrainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The most differences that a message lists.

@@ -1,8 +1,8 @@
 //! Rows of predictions: lines for a terminal, a table, objects, or an array.
 
-use super::super::Failure;
 use super::super::text::{escaped, json_line};
 use super::super::trained::Trained;
+use super::super::{Failure, out_file};
 use super::PredictOptions;
 use plimsoll::data::Preparation;
 use plimsoll::train::likeliest;
@@ -34,6 +34,7 @@ impl Form {
                 (false, false) => Self::Table,
             });
         };
+        out_file::check("--out", path, None)?;
         match path.extension().and_then(|e| e.to_str()) {
             Some("csv") => Ok(Self::Table),
             Some("json") => Ok(Self::Objects),

@@ -20,6 +20,11 @@ fn said(arguments: &[&str]) -> String {
 #[test]
 fn names_and_units_of_other_programs_are_understood() {
     refused(&["train", "--memory=64"], &["64", "has no unit", "512MiB"]);
+    refused(&["train", "--batch=-3"], &["'-3' for '--batch", "not a whole number", "--help"]);
+    refused(&["train", "--batch=99999999999999999999"], &["--batch", "too large"]);
+    refused(&["train", "--lr=abc"], &["'abc' for '--lr", "not a number"]);
+    refused(&["train", "nowhere.toml"], &["nowhere.toml", "there is no such file"]);
+    refused(&["train", "--data=images:nowhere"], &["`nowhere`", "there is no such file or folder"]);
     refused(&["train", "--precision=fp16"], &["did you mean f16?"]);
     refused(&["plan", "--precision=bfloat16"], &["did you mean bf16?"]);
     refused(&["train", "--device=gpu"], &["did you mean cuda?"]);
@@ -139,7 +144,8 @@ fn a_line_above_the_machine_is_said() {
     assert!(output.status.success(), "{message}");
     assert!(message.contains("the line is 900000.0 GiB, but only"), "{message}");
     let output = plimsoll(&["train", "--memory=64MiB", "--steps=1"]);
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!message.contains("the line is"), "{message}");
 }
 
 #[test]
@@ -211,4 +217,48 @@ fn a_small_stack_is_enough() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn files_that_cannot_be_written_are_refused_before_anything_is_planned() {
+    let scratch = Scratch::new("no-place");
+    let (missing, here) = (scratch.path("no/such"), scratch.path(""));
+    for (flag, file, reason) in [
+        ("--log", format!("{missing}.csv"), "there is no folder"),
+        ("--log", scratch.path("log.txt"), "end it in .csv or .jsonl"),
+        ("--trace", missing.clone(), "there is no folder"),
+        ("--trace", here, "this is a folder"),
+        ("--report", format!("{missing}.html"), "there is no folder"),
+    ] {
+        let output = plimsoll(&["train", "--steps=1", flag, &file]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flag}: {message}");
+        assert!(message.contains(reason) && message.lines().count() == 1, "{flag}: {message}");
+        assert!(output.stdout.is_empty(), "{flag}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    // The run's own folder will be there.
+    let run = scratch.path("run");
+    let [log, trace, page] = ["log.csv", "a.pftrace", "own.html"].map(|name| format!("{run}/{name}"));
+    said(&["train", "--steps=1", "--out", &run, "--log", &log, "--trace", &trace, "--report", &page]);
+    assert!([log, trace, page].iter().all(|file| fs::metadata(file).is_ok_and(|file| file.len() > 0)));
+}
+
+#[test]
+fn a_line_end_in_a_name_makes_no_line_of_a_message() {
+    let scratch = Scratch::new("line-end");
+    let name = scratch.path("a\nplimsoll: all is well");
+    for arguments in [
+        ["train".to_string(), format!("--data=csv:{name}")],
+        ["train".into(), format!("--weights={name}")],
+        ["train".into(), format!("--resume={name}")],
+        ["train".into(), format!("--log={name}")],
+        ["evaluate".into(), name.clone()],
+        ["report".into(), name.clone()],
+        ["doctor".into(), name],
+    ] {
+        let output = command(&arguments.each_ref().map(String::as_str)).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && message.contains("a\\nplimsoll"), "{arguments:?}: {message}");
+        assert!(!message.lines().any(|line| line.starts_with("plimsoll: all")), "{arguments:?}: {message}");
+    }
 }

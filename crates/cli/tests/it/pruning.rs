@@ -98,6 +98,11 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
     let report = json(&plimsoll(&["train", "--json", "--steps=200", "--lr=0.002", "--out", &run]));
     let quantized = plimsoll(&["quantize", &run, "--out", &bytes, "--examples=200"]);
     assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    assert!(
+        text(&quantized.stdout).contains(&format!("plimsoll evaluate {bytes}")),
+        "{}",
+        text(&quantized.stdout)
+    );
     let size = |folder: &str| fs::metadata(scratch.0.join(folder).join("weights.safetensors")).unwrap().len();
     assert!(100 * size("bytes") < 28 * size("run"), "{} {}", size("bytes"), size("run"));
     let evaluated = json(&plimsoll(&["evaluate", &bytes, "--json"]));

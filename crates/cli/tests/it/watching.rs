@@ -162,6 +162,8 @@ fn a_profile_accounts_for_the_kernels_of_a_step() {
     let output = plimsoll(&[&SHORT[..], &["--profile", "--profile-steps", "4", "--json"]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("of roofline") && text.contains("matmul") && text.contains("dense"), "{text}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("Profile of a training step: "), "{text}");
     let profile = &json(&output)["profile"];
     assert_eq!(number(profile, "steps"), 4.0);
     let sum = |rows: &str, what: &str| -> f64 {
@@ -189,6 +191,11 @@ fn runs_are_compared_and_plotted() {
         assert!(table.contains(words), "no {words} in:\n{table}");
     }
     assert!(!table.contains("--batch"), "only what differs: {table}");
+    let accuracies = table.lines().filter(|line| line.contains(" accuracy "));
+    assert!(
+        accuracies.clone().count() == 2 && accuracies.clone().all(|line| line.ends_with(" %")),
+        "{table}"
+    );
     let found = json(&plimsoll(&["compare", &first, &second, "--json"]));
     assert_eq!(found["different_flags"], serde_json::json!(["lr"]));
     assert_ne!(found["runs"][0]["final_loss"], found["runs"][1]["final_loss"]);

@@ -1,6 +1,7 @@
 //! What can be wrong with data, and what to change.
 
 use plimsoll_tensor::{DType, TensorType};
+use std::fmt;
 use std::io;
 use thiserror::Error;
 
@@ -11,7 +12,7 @@ use thiserror::Error;
 /// let error = open("minst", &OpenOptions::default()).unwrap_err();
 /// assert!(error.to_string().starts_with("unknown dataset `minst`; known are mnist, mnist:DIR, images:DIR, "));
 /// ```
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// No dataset has this name.
@@ -61,13 +62,16 @@ pub enum DataError {
         folder: String,
     },
     /// The operating system or the decompression failed.
-    #[error("`{file}` cannot be read: {source}; check the path, and that the file is whole")]
+    #[error("`{file}` cannot be read: {}", reason(source))]
     Read {
         /// The file.
         file: String,
         /// What was reported.
         source: io::Error,
     },
+    /// The system's error in a program's own code: a generator, or a closure of a pipeline.
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// A file named `.gz` that is not gzip.
     #[error("`{file}` is not gzip; remove `.gz` from its name if it is not compressed, or fetch it again")]
     NotGzip {
@@ -401,5 +405,21 @@ impl DataError {
             (None, Self::Item { origin, reason, .. }) => Self::Item { origin, reason, skippable: may_skip },
             (None, error) => error,
         }
+    }
+}
+
+/// As the message: that is what a program shows whose `main` returns the error.
+impl fmt::Debug for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a file cannot be read, and what to do about it.
+fn reason(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => "there is no such file or folder; check the path".into(),
+        io::ErrorKind::PermissionDenied => format!("{source}; it must be yours to read"),
+        _ => format!("{source}; check the path, and that the file is whole"),
     }
 }

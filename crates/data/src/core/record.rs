@@ -29,6 +29,11 @@ pub struct Place {
 /// record.set_length(0, 5)?;
 /// record.put_i32(1, 7)?;
 /// assert_eq!((record.bytes(0), record.i32(1)), (&b"plain"[..], Some(7)));
+/// let schema = Schema::new().tensor("input", Field::floats([2]));
+/// let mut bytes = vec![0; schema.capacity()];
+/// let mut numbers = Record::over(&schema, &mut bytes);
+/// numbers.put_f32(0, &[0.5, 2.0])?;
+/// assert_eq!(numbers.f32(0).collect::<Vec<f32>>(), [0.5, 2.0]);
 /// assert!(record.set_length(0, 9).is_err());
 /// # Ok::<(), plimsoll_data::DataError>(())
 /// ```
@@ -118,6 +123,12 @@ impl<'a> Record<'a> {
         self.set_length(column, values.len() * 4)?;
         write_words(self.slots[column].0, values.iter().map(|value| value.to_ne_bytes()));
         Ok(())
+    }
+
+    /// The floats in a column.
+    pub fn f32(&self, column: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
+        let words = self.bytes(column).chunks_exact(size_of::<f32>());
+        words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
     }
 
     /// The integer in a column that holds one.

@@ -59,6 +59,11 @@ impl RunLog {
         Ok(Self { path: path.into(), file: BufWriter::new(file), table, headed: false })
     }
 
+    /// Refuses a file whose name says no form: a table ends in `.csv`, a log of events in `.jsonl`.
+    pub fn check_name(path: &Path) -> Result<(), TrainError> {
+        is_table(path).map(drop)
+    }
+
     /// Continues the file of a run resumed after `steps_done` steps. Lines of later steps are dropped, because they will be
     /// written again, and so are those that were cut off. Without a file, creates one.
     pub fn resume(path: impl AsRef<Path>, steps_done: u64) -> Result<Self, TrainError> {

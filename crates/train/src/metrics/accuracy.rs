@@ -89,13 +89,13 @@ impl Metric for TopK {
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
         let (metric, classes) = ("topK", self.classes);
-        let labels = rows.labels(metric, classes)?;
+        let expected = rows.expected(metric, classes)?;
         let (values, width) = rows.scores(metric, classes)?;
         if width != classes {
             return Err(MetricError::Width { metric, classes, width });
         }
         for (row, weight) in rows.counted() {
-            let (scores, label) = (&values[row * width..][..width], labels[row] as usize);
+            let (scores, label) = (&values[row * width..][..width], expected.class(row));
             let (before, after) = (&scores[..label], &scores[label + 1..]);
             let higher = before.iter().filter(|&&score| score >= scores[label]).count()
                 + after.iter().filter(|&&score| score > scores[label]).count();

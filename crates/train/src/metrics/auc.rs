@@ -117,13 +117,13 @@ impl Metric for Auc {
     }
 
     fn update(&mut self, rows: &Rows<'_>) -> Result<(), MetricError> {
-        let labels = rows.labels("auc", self.classes)?;
+        let expected = rows.expected("auc", self.classes)?;
         let (values, width) = rows.scores("auc", self.classes)?;
         if width > 1 {
             rows.check_softmax(values, width)?;
         }
         for (row, weight) in rows.counted() {
-            let label = labels[row] as usize;
+            let label = expected.class(row);
             match values[row * width..][..width] {
                 [score] => self.count(0, f64::from(score), label == 1, weight),
                 [first, second] => {

@@ -41,7 +41,7 @@ impl Decision {
         metric: &'static str,
         rows: &Rows<'a>,
     ) -> Result<impl Iterator<Item = (usize, usize, f64)> + use<'a>, MetricError> {
-        let labels = rows.labels(metric, self.classes)?;
+        let expected = rows.expected(metric, self.classes)?;
         let outputs = rows.outputs;
         match outputs {
             Outputs::Classes(classes) => rows.check_classes("predicted class", classes, self.classes)?,
@@ -53,7 +53,7 @@ impl Decision {
                 Outputs::Scores { values, width } => self.class(&values[row * width..][..width]),
                 Outputs::Losses(_) => 0,
             };
-            (labels[row] as usize, predicted, weight)
+            (expected.class(row), predicted, weight)
         }))
     }
 }

@@ -1,10 +1,11 @@
 //! Errors of rows and metrics.
 
 use super::spec::NAMES;
+use std::fmt;
 use thiserror::Error;
 
 /// Why rows cannot be counted or a metric cannot be created.
-#[derive(Clone, Debug, PartialEq, Error)]
+#[derive(Clone, PartialEq, Error)]
 pub enum MetricError {
     /// Slices whose lengths do not match.
     #[error("{what}: {found} elements were given, {wanted} were expected")]
@@ -80,4 +81,11 @@ pub enum MetricError {
         /// The metric.
         metric: &'static str,
     },
+}
+
+/// As the message: that is what a program shows whose `main` returns the error.
+impl fmt::Debug for MetricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

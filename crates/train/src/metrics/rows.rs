@@ -1,6 +1,7 @@
 //! A batch's outputs, targets and weights, row by row.
 
 use super::MetricError;
+use super::decision::highest;
 
 /// A model's outputs for each row.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,24 @@ pub enum Targets<'a> {
     Values(&'a [f32]),
     /// None: outputs are losses.
     None,
+}
+
+/// The class that is expected of each row.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected<'a> {
+    Labels(&'a [i32]),
+    Values { values: &'a [f32], width: usize },
+}
+
+impl Expected<'_> {
+    /// The class of a row that counts.
+    pub fn class(self, row: usize) -> usize {
+        match self {
+            Self::Labels(labels) => labels[row] as usize,
+            Self::Values { values, width: 1 } => usize::from(values[row] >= 0.5),
+            Self::Values { values, width } => highest(&values[row * width..][..width]),
+        }
+    }
 }
 
 /// A batch's outputs and targets, row by row. Pixels and tokens are rows like others.
@@ -102,10 +121,23 @@ impl<'a> Rows<'a> {
         (0..self.rows).map(weight).filter(|&(_, weight)| weight > 0.0)
     }
 
+    /// The class that is expected of each row: its label, or where targets are values like the scores (one-hot labels) the highest of
+    /// them. A single value is that of class 1, from a half on.
+    pub(super) fn expected(&self, metric: &'static str, classes: usize) -> Result<Expected<'a>, MetricError> {
+        match (self.targets, self.outputs) {
+            (Targets::Values(values), Outputs::Scores { width, .. })
+                if width == classes || (width == 1 && classes == 2) =>
+            {
+                Ok(Expected::Values { values, width })
+            }
+            _ => self.labels(metric, classes).map(Expected::Labels),
+        }
+    }
+
     /// The labels, which must be in `0..classes` for every row that counts.
     pub(super) fn labels(&self, metric: &'static str, classes: usize) -> Result<&'a [i32], MetricError> {
         let Targets::Classes(labels) = self.targets else {
-            return Err(MetricError::Needs { metric, needs: "labels, one class per row" });
+            return Err(MetricError::Needs { metric, needs: "labels: one class per row, or one-hot" });
         };
         self.check_classes("label", labels, classes)?;
         Ok(labels)

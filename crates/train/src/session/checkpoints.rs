@@ -91,9 +91,10 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses a run whose checkpoints could not be read back.
+    /// Makes the folder of checkpoints, and refuses a run whose checkpoints could not be read back.
     pub(super) fn check_checkpoints(&self, fresh: bool) -> Result<(), TrainError> {
         let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(()) };
+        std::fs::create_dir_all(folder).map_err(|source| TrainError::file(folder, source))?;
         if fresh {
             self.check_folder(folder)?;
         }

@@ -35,7 +35,7 @@ impl Trainer {
         Self { trace: Some(TraceSettings { path: path.into(), steps: steps.max(1) }), ..self }
     }
 
-    /// Saves checkpoints in this folder: after every `every` steps, after the best validation so far, and when
+    /// Saves checkpoints in this folder, which is made if it is not there: after every `every` steps, after the best validation so far, and when
     /// [`crate::Session::fit`] ends or is stopped.
     pub fn checkpoints(self, folder: impl Into<PathBuf>, every: Option<u64>) -> Self {
         Self { checkpoints: Some(CheckpointSettings { folder: folder.into(), every }), ..self }

@@ -225,6 +225,30 @@ fn invalid_rows_are_refused() {
 }
 
 #[test]
+fn one_hot_labels_count_as_their_classes() {
+    let scores = [0.1f32, 2.0, -1.0, 0.5, 0.4, 0.9, -3.0, -2.0, 0.0, 1.0, 0.0, 1.0];
+    let labels = [1, 0, 2, 2];
+    let one_hot: Vec<f32> = labels
+        .iter()
+        .flat_map(|label| (0..3).map(move |class| f32::from(u8::from(class == *label))))
+        .collect();
+    let outputs = Outputs::Scores { values: &scores, width: 3 };
+    for name in ["accuracy", "top2", "f1", "confusion", "auc"] {
+        let figures = |targets| {
+            let mut metric = metrics::from_name(name, 3).unwrap();
+            metric.update(&Rows::new(outputs, targets, &[]).unwrap()).unwrap();
+            bits(&metrics::figures(metric.as_ref()))
+        };
+        assert_eq!(figures(Targets::Values(&one_hot)), figures(Targets::Classes(&labels)), "{name}");
+    }
+    // A single score against a single value.
+    let mut accuracy = metrics::from_name("accuracy", 2).unwrap();
+    let outputs = Outputs::Scores { values: &[1.0, -1.0, 1.0, 1.0], width: 1 };
+    accuracy.update(&Rows::new(outputs, Targets::Values(&[1.0, 0.0, 0.0, 0.9]), &[]).unwrap()).unwrap();
+    assert_eq!(metrics::figures(accuracy.as_ref())[0].1, 0.75);
+}
+
+#[test]
 fn a_refused_batch_changes_nothing() {
     let infinite = [0.0, 1.0, 2.0, f32::INFINITY, 0.0, 0.0];
     let ones = Outputs::Scores { values: &[1.0; 6], width: 3 };
@@ -239,7 +263,7 @@ fn a_refused_batch_changes_nothing() {
     };
     check(&OF_CLASSES, ones, Targets::Classes(&[0, 3]), "label 3 of row 1 is not in 0..3");
     check(&OF_CLASSES, ones, Targets::Classes(&[0, -1]), "label -1 of row 1 is not in 0..3");
-    check(&OF_CLASSES, ones, Targets::Values(&[0.0; 6]), "needs labels");
+    check(&["loss", "perplexity"], ones, Targets::Values(&[0.0; 6]), "needs labels");
     let wide = Outputs::Scores { values: &[1.0; 8], width: 4 };
     check(&OF_CLASSES, wide, Targets::Classes(&[0, 1]), "cannot be computed from rows of 4 scores");
     check(&OF_VALUES, ones, Targets::Classes(&[0, 1]), "needs values");
