@@ -1,6 +1,7 @@
 //! Flags from a TOML file, and the resolved flags of a run as one.
 
 use super::args::{self, Arguments, RunOptions};
+use super::text::escaped;
 use super::zoo_model::default_model;
 use super::{Failure, resume};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -69,7 +70,7 @@ fn number_in_words(error: clap::Error) -> clap::Error {
 
 /// Parses the command line with a file's flags in it.
 fn with_file(words: &[OsString], name: &str, given: &ArgMatches, path: &Path) -> Result<ArgMatches, Failure> {
-    let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
+    let wrong = |reason: String| Failure::usage(format!("{}: {reason}", escaped(path.display())));
     let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             wrong("there is no such file; name one of flags, like `lr = 0.001`".into())
@@ -154,7 +155,7 @@ fn written(flag: &Arg, value: &Value) -> Result<Vec<String>, String> {
 /// The resolved flags of the run in a folder, as text; empty where the folder has no file of them.
 pub fn flags_in(folder: &Path) -> Result<BTreeMap<String, String>, Failure> {
     let path = folder.join(RESOLVED);
-    let wrong = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
+    let wrong = |reason: String| Failure::usage(format!("{}: {reason}", escaped(path.display())));
     let text = match std::fs::read_to_string(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         text => text.map_err(|e| wrong(e.to_string()))?,

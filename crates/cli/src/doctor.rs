@@ -67,7 +67,10 @@ struct Findings {
 pub fn run(options: &DoctorOptions) -> Result<(), Failure> {
     let folder = &options.spill;
     if !folder.is_dir() {
-        return Err(Failure::usage(format!("--spill {}: there is no such folder", folder.display())));
+        return Err(Failure::usage(format!(
+            "--spill {}: there is no such folder",
+            escaped(folder.display())
+        )));
     }
     let printed = matches!(options.machine_file, Some(None));
     if printed && (options.json || options.force) {
@@ -89,7 +92,7 @@ pub fn run(options: &DoctorOptions) -> Result<(), Failure> {
     say(&advice.iter().map(|sentence| format!("\n- {sentence}")).collect::<String>());
     if let Some(file) = file {
         write(file, &machine(&found)?.to_toml(), options.force)?;
-        say(&format!("\nwrote {}", file.display()));
+        say(&format!("\nwrote {}", escaped(file.display())));
     }
     if options.json {
         put(&json_line(&as_json(&found, run.as_ref(), &advice)));
@@ -282,7 +285,7 @@ fn rounded(number: f64) -> f64 {
 }
 
 fn exists(file: &Path) -> Failure {
-    let file = file.display();
+    let file = escaped(file.display());
     Failure::usage(format!("--machine-file {file}: this file exists; name another, or add --force"))
 }
 
@@ -295,6 +298,6 @@ fn write(file: &Path, text: &str, overwrite: bool) -> Result<(), Failure> {
     let outcome = how.write(true).open(file).and_then(|mut to| to.write_all(text.as_bytes()));
     outcome.map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => exists(file),
-        _ => Failure::run(format!("cannot write {}: {e}", file.display())),
+        _ => Failure::run(format!("cannot write {}: {e}", escaped(file.display()))),
     })
 }

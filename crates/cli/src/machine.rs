@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::args::{PlanOptions, RunOptions};
+use super::text::escaped;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use plimsoll::Size;
@@ -57,8 +58,11 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
     run.your_code = run.your_code.map(|size| Size::Bytes(size.bytes(machine.host.memory_bytes)));
     run.machine.threads = match (&machine.compute, run.machine.threads) {
         (Compute::Cpu(cores), Some(_)) => {
-            let message =
-                format!("--threads: {} has threads = {}; change it there", path.display(), cores.threads);
+            let message = format!(
+                "--threads: {} has threads = {}; change it there",
+                escaped(path.display()),
+                cores.threads
+            );
             return Err(Failure::usage(message));
         }
         (Compute::Cpu(cores), None) => Some(cores.threads),
@@ -74,7 +78,7 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
         (None, Some(_)) => {
             let message = format!(
                 "--device-memory: {} has no space of kind device; its line is --memory",
-                path.display()
+                escaped(path.display())
             );
             return Err(Failure::usage(message));
         }

@@ -2,6 +2,7 @@
 
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
 use super::run_folder::{REPORT, WEIGHTS};
+use super::text::escaped;
 use super::{Failure, config};
 use clap::{ArgMatches, Parser, parser::ValueSource};
 use plimsoll::train::TrainState;
@@ -97,9 +98,11 @@ pub enum Resumed {
 pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Result<Resumed, Failure> {
     let run = config::flags_in(folder)?;
     let (state, _) = TrainState::read_where(folder, |state| same_run(state, &run)).map_err(|e| {
-        Failure::usage(format!("{e}; give --resume a folder in which `train --out` left a checkpoint"))
+        let reason = escaped(&e);
+        Failure::usage(format!("{reason}; give --resume a folder in which `train --out` left a checkpoint"))
     })?;
-    let mut kept = recorded(&state).map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
+    let mut kept =
+        recorded(&state).map_err(|e| Failure::usage(format!("{}: {e}", escaped(folder.display()))))?;
     let (now, then) = (flags(given), flags(&kept));
     let value = |flags: &[(&str, String)], name: &str| {
         flags.iter().find(|(flag, _)| *flag == name).map(|(_, value)| value.clone())

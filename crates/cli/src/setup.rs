@@ -393,7 +393,7 @@ fn spill_folder_or(given: Option<&Path>, own: &Path) -> Result<Option<PathBuf>, 
     match given {
         Some(folder) if folder.as_os_str() == "none" => Ok(None),
         Some(folder) if !folder.is_dir() => {
-            Err(Failure::usage(format!("--spill {}: there is no such folder", folder.display())))
+            Err(Failure::usage(format!("--spill {}: there is no such folder", escaped(folder.display()))))
         }
         Some(folder) => Ok(Some(folder.to_path_buf())),
         None => Ok(Some(own.to_path_buf())),
@@ -485,8 +485,10 @@ pub fn plan_cache(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     match given {
         Some(folder) if folder.as_os_str() == "none" => Ok(None),
         Some(folder) if folder.as_os_str().is_empty() || folder.exists() && !folder.is_dir() => {
-            let message =
-                format!("--plan-cache {}: this is not a folder; name one, or `none`", folder.display());
+            let message = format!(
+                "--plan-cache {}: this is not a folder; name one, or `none`",
+                escaped(folder.display())
+            );
             Err(Failure::usage(message))
         }
         Some(folder) => Ok(Some(folder.to_path_buf())),

@@ -2,7 +2,7 @@
 
 use super::answers::Say;
 use super::args::RunOptions;
-use super::text::count;
+use super::text::{count, escaped};
 use super::{Failure, say};
 use plimsoll::Size;
 use plimsoll::plan::remat::{Frontier, LineTooLow, check, lower_bound};
@@ -77,7 +77,7 @@ pub fn run(options: &RunOptions, path: &Path) -> Result<(), Failure> {
 }
 
 fn read(path: &Path) -> Result<Workload, Failure> {
-    let name = path.display();
+    let name = escaped(path.display());
     let failed = |e: std::io::Error| Failure::usage(format!("cannot read `{name}`: {e}"));
     let length = std::fs::metadata(path).map_err(failed)?.len();
     if length > MOST_BYTES {
