@@ -4,11 +4,14 @@
     python3 -m venv peers-env && peers-env/bin/pip install onnx onnxruntime ai-edge-litert numpy
     peers-env/bin/pip install torch torchvision onnxscript              # for the models of PyTorch
     cargo build --release -p plimsoll-train --example exported
-    peers-env/bin/python benches/export_peers.py target/release/examples/exported [--models lenet,gpt] [--torch]
+    peers-env/bin/python benches/export_peers.py target/release/examples/exported [--models lenet,gpt] [--int8] [--torch]
 
 Writes every model of the zoo at its small sizes as ONNX, checks the file with `onnx.checker`, and runs it in onnxruntime on the inputs
 that it was run on here, at two batch sizes; and as TFLite, with weights of f32, f16 and bytes, in LiteRT, by its signature. With `--torch`, models that PyTorch exports are read here, run on the same inputs, and trained
-for a few steps. Prints a table of the largest difference of an output, relative to the largest output. Exits 1 if one of f32 is above 1e-4, a
+for a few steps. With `--int8`, layers of bytes one by one, models of the zoo on bytes, and the models of `--trained`, which are trained
+before: in LiteRT by integer inputs and outputs, and as QDQ in onnxruntime. A difference is in quanta then, the steps between two codes of the
+output; layers must be within one, models within one on average, and trained models must name the same class for 99 % of the examples
+and take at most 0.27 of the bytes of their f32 file. Prints a table of the largest difference of an output, relative to the largest output. Exits 1 if one of f32 is above 1e-4, a
 check fails, or a loss does not fall. A model that TFLite has no ops for is marked `no`.
 """
 
@@ -98,6 +101,78 @@ def zoo(binary, folder, only):
     return failed
 
 
+def int8_lite(path, inputs):
+    """LiteRT's output and its quantum; inputs and outputs are codes where the file has them as such."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(model_path=str(path), num_threads=2).get_signature_runner("serving_default")
+    details = runner.get_input_details()
+    named = {}
+    for key, value in zip(sorted(details), inputs):
+        scale, zero = details[key]["quantization"]
+        if details[key]["dtype"] == np.int8:
+            value = np.clip(np.round(value / np.float32(scale)) + zero, -128, 127).astype(np.int8)
+        named[key] = value
+    (output,) = runner.get_output_details().values()
+    found = next(iter(runner(**named).values()))
+    if output["dtype"] != np.int8:
+        return found, None
+    scale, zero = output["quantization"]
+    return (found.astype(np.float32) - zero) * np.float32(scale), scale
+
+
+def int8_file(folder, name, suffix, inputs, ours):
+    """The largest and the mean difference in quanta, and the share of rows with the same class."""
+    path = folder / f"{name}.{suffix}"
+    if not path.exists():
+        return None
+    theirs, quantum = int8_lite(path, inputs) if suffix == "tflite" else (run_onnx(path, inputs), None)
+    # An output that is not codes has no quantum of its own.
+    quantum = quantum or float(ours.max() - ours.min()) / 255
+    off = np.abs(theirs.reshape(-1) - ours.reshape(-1)) / quantum
+    same = np.mean(theirs.reshape(len(ours), -1).argmax(1) == ours.reshape(len(ours), -1).argmax(1))
+    return off.max(), off.mean(), same
+
+
+def int8(binary, folder, trained, only):
+    subprocess.run([binary, "int8", folder], check=True)
+    learned = []
+    for words in trained:
+        name, data, steps, examples = words.split(",")
+        subprocess.run([binary, "trained", folder, name, data, steps, examples], check=True)
+        learned.append(name)
+    failed = False
+    columns = " ".join(f"{peer + ' ' + what:>16}" for peer in ["LiteRT", "onnxruntime"] for what in ["max", "mean", "same"])
+    print(f"\n{'on bytes':<18} {'KiB':>8} {'of f32':>7} {columns}")
+    for path in sorted(folder.glob("*.output.bin")):
+        name = path.name.removesuffix(".output.bin")
+        if only and name not in only:
+            continue
+        inputs = [array(folder / f"{name}.input{i}") for i in range(len(list(folder.glob(f"{name}.input*.bin"))))]
+        ours, lite_path, plain = array(folder / f"{name}.output"), folder / f"{name}.tflite", folder / f"{name}-f32.tflite"
+        known = lite_path.exists() and plain.exists()
+        share = lite_path.stat().st_size / plain.stat().st_size if known else float("nan")
+        words, good = [], True
+        for suffix in ["tflite", "onnx"]:
+            try:
+                found = int8_file(folder, name, suffix, inputs, ours)
+            except Exception as error:
+                found, good = None, False
+                print(f"{name:<18} {suffix}: {str(error)[:300]}")
+            if found is None:
+                words += ["no", "", ""]
+                continue
+            most, mean, same = found
+            # A bound in floats: codes are compared as the numbers that they stand for.
+            good &= (most < 1.001 if name.startswith("op-") else mean < 1.001) and (name not in learned or same >= 0.99)
+            words += [f"{most:.2f}", f"{mean:.4f}", f"{same:.4f}"]
+        good &= name not in learned or share <= 0.27
+        size = lite_path.stat().st_size / 1024 if known else float("nan")
+        print(f"{name:<18} {size:>8.1f} {share:>7.3f} " + " ".join(f"{word:>16}" for word in words) + ("" if good else "  <-"), flush=True)
+        failed |= not good
+    return failed
+
+
 def torch_models():
     import torch
     import torchvision
@@ -170,13 +245,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", help="the example `exported` of plimsoll-train")
     parser.add_argument("--models", default="", help="models of the zoo, comma-separated [default: all]")
+    parser.add_argument("--int8", action="store_true", help="models on bytes instead")
+    parser.add_argument("--trained", action="append", default=[], help="with --int8: MODEL,DATA,STEPS,EXAMPLES, like lenet,mnist,600,1000")
     parser.add_argument("--torch", action="store_true", help="also read models that PyTorch exports")
     parser.add_argument("--keep", help="folder for the files [default: a temporary one]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(options.keep or scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        failed = zoo(options.binary, folder, set(filter(None, options.models.split(","))))
+        only = set(filter(None, options.models.split(",")))
+        if options.int8:
+            sys.exit(int8(options.binary, folder, options.trained, only))
+        failed = zoo(options.binary, folder, only)
         if options.torch:
             failed |= torch(options.binary, folder)
     sys.exit(failed)

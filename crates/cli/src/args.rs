@@ -223,6 +223,9 @@ pub struct ModelOptions {
     /// --weights, which `plimsoll prune` removed some of]
     #[arg(long, value_name = "LAYER=N", value_delimiter = ',')]
     pub widths: Vec<String>,
+    /// Train as if the model ran on bytes, with ranges that are learned: `plimsoll quantize` then costs less accuracy
+    #[arg(long)]
+    pub quantize_aware: bool,
 }
 
 /// A trained model and the data to run it on.
@@ -461,7 +464,7 @@ pub struct PlanOptions {
     pub why: Option<String>,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "model", "classes", "image_size", "channels", "context", "layers", "width", "width_multiplier", "heads", "kv_heads", "window", "dropout", "class_weights", "features", "widths",
+        "model", "classes", "image_size", "channels", "context", "layers", "width", "width_multiplier", "heads", "kv_heads", "window", "dropout", "class_weights", "features", "widths", "quantize_aware",
         "train_batch_norm", "data", "batch",
         "augment", "workers", "prefetch", "skip_bad", "max_pixels", "label", "columns", "tokenizer", "shuffle",
         "epochs", "steps", "micro_batches", "allow_split_batchnorm", "accumulate", "lr", "optimizer", "momentum", "moments",

@@ -38,8 +38,8 @@ pub fn run(options: &PruneChannelsOptions) -> Result<(), Failure> {
     let run = &options.run;
     let folder = MadeFolder::new(run, &options.out)?;
     let described = describe(run)?;
-    let model = described.model()?;
-    let mut whole = session(described.model()?)?;
+    let model = described.plain_model()?;
+    let mut whole = session(described.plain_model()?)?;
     whole.load(run).map_err(refused)?;
     let read = |name: &str| whole.state(name).map_err(Refusal::Read);
     let channels = Channels::smallest(&model, options.channels, read)?;

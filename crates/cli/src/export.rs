@@ -1,5 +1,8 @@
 //! `plimsoll export`: a trained model as a file of another system.
 
+use super::args::{InputOptions, TrainedOptions};
+use super::machine_flags::{Device, MachineOptions};
+use super::quantize::{Quantized, quantized};
 use super::running::WeightNames;
 use super::setup::process;
 use super::text::escaped;
@@ -8,10 +11,11 @@ use super::weights::refused;
 use super::{Failure, out_file, say};
 use clap::{Args, ValueEnum};
 use plimsoll::Size;
+use plimsoll::compress::Int8Grids;
 use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format, TfliteWeights};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{Entry, in_words};
-use plimsoll::train::WeightsFile;
+use plimsoll::train::{TrainError, WeightsFile};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -38,6 +42,16 @@ pub struct ExportOptions {
     /// With --to tflite: weights of products and convolutions as 8-bit integers with scales, in a quarter of the bytes
     #[arg(long, conflicts_with = "f16")]
     pub dynamic_range: bool,
+    /// With --to tflite or onnx: weights and activations as 8-bit integers, as `quantize` makes them; a folder that `quantize` wrote
+    /// needs no flag
+    #[arg(long, conflicts_with_all = ["f16", "dynamic_range"])]
+    pub int8: bool,
+    /// With --int8: data whose training part ranges are measured on, as for train [default: the training data]
+    #[arg(long, value_name = "DATA", requires = "int8")]
+    pub calibrate: Option<String>,
+    /// With --int8: examples on which ranges are measured
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "int8")]
+    pub examples: usize,
     /// With --to safetensors: the names of weights and the order of their axes
     #[arg(long, value_enum, value_name = "NAMES")]
     pub weight_names: Option<WeightNames>,
@@ -79,6 +93,28 @@ fn examples(text: &str) -> Result<Batch, String> {
     }
 }
 
+impl ExportOptions {
+    /// How the run is opened to measure its ranges.
+    fn calibration(&self) -> TrainedOptions {
+        TrainedOptions {
+            run: self.run.clone(),
+            data: self.calibrate.clone(),
+            train_part: true,
+            batch: None,
+            input: InputOptions::default(),
+            machine: MachineOptions {
+                memory: self.memory.into(),
+                device: Device::Cpu,
+                device_memory: None,
+                threads: None,
+            },
+            spill: None,
+            sheet: self.sheet,
+            json: self.json,
+        }
+    }
+}
+
 /// Checks the line, writes the file, and tells what it took.
 pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     let extension = match options.to {
@@ -92,34 +128,59 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
         ("--weight-names", options.weight_names.is_some(), safetensors),
         ("--f16", options.f16, lite),
         ("--dynamic-range", options.dynamic_range, lite),
+        ("--int8", options.int8, !safetensors),
     ] {
         if given && !fits {
             return Err(Failure::usage(format!("{flag} does not apply to --to {extension}: leave it out")));
         }
     }
-    let model = describe(&options.run)?.model()?;
-    let examples = options.batch.unwrap_or(if lite { Batch::Fixed(1) } else { Batch::Dynamic });
-    let step = ExportGraph::new(model.as_ref(), examples).map_err(failure)?;
-    let planned = account(options, &step)?;
-    let weights = WeightsFile::open(&options.run, step.graph()).map_err(refused)?;
+    let described = describe(&options.run)?;
+    let model = described.plain_model()?;
+    let on_bytes = described.int8().is_some();
+    let floats = options.f16 || options.dynamic_range || options.weight_names.is_some();
+    if on_bytes && (floats || options.int8) {
+        let flags = "leave out --int8, --f16, --dynamic-range and --weight-names";
+        return Err(Failure::usage(format!("the model is on bytes already: {flags}")));
+    }
     let out =
         options.out.clone().unwrap_or_else(|| options.run.join(format!("{}.{extension}", model.name())));
     out_file::check("--out", &out, None)?;
-    let exported = match options.to {
-        To::Onnx => step.write(Format::Onnx, &weights, &out).map_err(failure)?,
-        To::Tflite => {
-            let stored = match (options.f16, options.dynamic_range) {
-                (true, _) => TfliteWeights::F16,
-                (_, true) => TfliteWeights::DynamicRange,
-                _ => TfliteWeights::F32,
-            };
-            step.write(Format::Tflite(stored), &weights, &out).map_err(failure)?
-        }
-        To::Safetensors => {
-            weights.save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())?;
-            let bytes = std::fs::metadata(&out).map_or(0, |file| file.len());
-            Exported { ops: 0, tensors: step.graph().states.len(), bytes }
-        }
+    let examples = options.batch.unwrap_or(if lite { Batch::Fixed(1) } else { Batch::Dynamic });
+    let format = match options.to {
+        To::Tflite if options.f16 => Format::Tflite(TfliteWeights::F16),
+        To::Tflite if options.dynamic_range => Format::Tflite(TfliteWeights::DynamicRange),
+        To::Tflite => Format::Tflite(TfliteWeights::F32),
+        _ => Format::Onnx,
+    };
+    let bytes = |grids: &Int8Grids| {
+        ExportGraph::on_bytes(model.as_ref(), examples, |graph| grids.apply_with_grids(graph))
+            .map_err(failure)
+    };
+    let (exported, planned) = if options.int8 {
+        let Quantized { session, grids, planned } = quantized(&options.calibration(), options.examples)?;
+        let step = bytes(&grids)?;
+        let planned = planned.max(account(options, &step)?);
+        let exported = session.export_step(&out, format, &step).map_err(|error| match error {
+            TrainError::Export(error) => failure(error),
+            other => other.into(),
+        })?;
+        (exported, planned)
+    } else {
+        let step = match described.int8() {
+            Some(grids) => bytes(grids)?,
+            None => ExportGraph::new(model.as_ref(), examples).map_err(failure)?,
+        };
+        let planned = account(options, &step)?;
+        let weights = WeightsFile::open(&options.run, step.graph()).map_err(refused)?;
+        let exported = match options.to {
+            To::Onnx | To::Tflite => step.write(format, &weights, &out).map_err(failure)?,
+            To::Safetensors => {
+                weights.save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())?;
+                let bytes = std::fs::metadata(&out).map_or(0, |file| file.len());
+                Exported { ops: 0, tensors: step.graph().states.len(), bytes }
+            }
+        };
+        (exported, planned)
     };
     let measured = measured_peak();
     let words = usize::try_from(exported.bytes).map_or_else(|_| exported.bytes.to_string(), in_words);

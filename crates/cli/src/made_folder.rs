@@ -53,6 +53,10 @@ impl MadeFolder {
         session.save(self.out.join(WEIGHTS))?;
         let own = self.report.get("model_options").filter(|options| options.is_object());
         let mut model_options = own.cloned().unwrap_or_else(|| json!({}));
+        // What was made has been trained; what it was trained for is done.
+        if let Some(options) = model_options.as_object_mut() {
+            options.remove("quantize_aware");
+        }
         change(&mut model_options);
         let mut file = DataFile::read(&self.run).map_err(refused)?.unwrap_or_default();
         file.model_options = model_options.clone();

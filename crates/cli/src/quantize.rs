@@ -1,49 +1,125 @@
 //! `plimsoll quantize`: a trained model on bytes.
 
-use super::args::QuantizeOptions;
+use super::args::{QuantizeOptions, TrainedOptions};
 use super::made_folder::MadeFolder;
-use super::text::escaped;
-use super::trained::{describe, open, peaks};
-use super::{Failure, say};
+use super::trained::{Described, describe, open_described, peaks};
+use super::weights::refused;
+use super::{Failure, export, say};
 use plimsoll::compress::{Int8Grids, calibration, places};
+use plimsoll::data::Pipeline;
+use plimsoll::export::Weights;
+use plimsoll::graph::Graph;
 use plimsoll::memory::measured_peak;
-use plimsoll::nn::Policy;
 use plimsoll::nn::step::{self, Report};
-use plimsoll::plan::in_words;
+use plimsoll::nn::{Policy, RANGES};
+use plimsoll::plan::{Entry, in_words};
 use plimsoll::tensor::Tensor;
-use plimsoll::train::{BatchKind, TrainError};
+use plimsoll::train::{BatchKind, Session, TrainError, WeightsFile};
 use serde_json::json;
 use std::collections::BTreeMap;
 
+/// A model on bytes.
+pub struct Quantized {
+    /// Its states.
+    pub session: Session,
+    /// Its grids.
+    pub grids: Int8Grids,
+    /// The planned peak.
+    pub planned: usize,
+}
+
 /// Measures ranges on a part of the training data, and writes the folder of the model on bytes.
 pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
-    if options.examples == 0 {
+    let folder = MadeFolder::new(&options.trained.run, &options.out)?;
+    let learned = describe(&options.trained.run)?.is_quantize_aware();
+    let Quantized { session, grids, planned } = quantized(&options.trained, options.examples)?;
+    let int8: Vec<(f32, u8)> = grids.iter().collect();
+    let (before, after) = folder.write(&session, |model_options| model_options["int8"] = json!(int8))?;
+    say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
+    let from = if learned { "learned".to_string() } else { format!("from {} examples", options.examples) };
+    say(&format!("grids        {} between layers, {from}", int8.len()));
+    say(&peaks(planned, measured_peak()));
+    Ok(())
+}
+
+/// The model of a run on bytes, with ranges measured on so many examples of the training part.
+pub fn quantized(options: &TrainedOptions, examples: usize) -> Result<Quantized, Failure> {
+    if examples == 0 {
         return Err(Failure::usage("--examples must be at least 1: ranges are measured on them"));
     }
-    let folder = MadeFolder::new(&options.trained.run, &options.out)?;
-    let model = describe(&options.trained.run)?.model()?;
+    let described = describe(&options.run)?;
+    if described.int8().is_some() {
+        return Err(Failure::usage("the model is on bytes already: give the folder of the run before"));
+    }
+    let learned = learned(&described, options)?;
+    let described = described.plain();
+    let model = described.model()?;
     let graph = step::prediction(&model, 1).map_err(TrainError::from)?;
     let names = places(&graph);
     if names.is_empty() {
         let reason = "no layer that can run on bytes: there are convolutions and dense layers of rows";
         return Err(Failure::usage(format!("`{}` has {reason}", model.name())));
     }
-    let mut trained_options = options.trained.clone();
+    let mut trained_options = options.clone();
     trained_options.train_part = true;
-    let mut trained = open(&trained_options, BatchKind::Predict, Report::Classes)?;
+    let mut trained = open_described(described, &trained_options, BatchKind::Predict, Report::Classes)?;
     let trainer = trained.trainer.clone().sparse_parameters(BTreeMap::new()).precision(Policy::default());
-    trained.trainer = trainer.clone().inference_pass(calibration);
-    let (mut floats, planned) = trained.session(options.trained.json, options.trained.sheet)?;
+    let trainer = trainer.outside(weights_on_bytes(&graph));
+    trained.trainer = match learned {
+        Some(_) => trainer.clone(),
+        None => trainer.clone().inference_pass(calibration),
+    };
+    let (mut floats, planned) = trained.session(options.json, options.sheet)?;
+    let grids = match learned {
+        Some(grids) => grids,
+        None => measured(&mut floats, &trained.part().clone().take(examples), &names)?,
+    };
+    let mut states: BTreeMap<String, Tensor> =
+        grids.states(&graph, |name| floats.state(name))?.into_iter().collect();
+    let kept = grids.clone();
+    trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
+    let plans = trained.trainer.plan(&trained.data)?;
+    let names: Vec<String> = plans.states.iter().map(|state| state.name.clone()).collect();
+    for name in &names {
+        if !states.contains_key(name) {
+            states.insert(name.clone(), floats.state(name)?);
+        }
+    }
+    drop(floats);
+    let mut session = plans.start()?;
+    for (name, state) in &states {
+        session.set_state(name, state)?;
+    }
+    Ok(Quantized { session, grids, planned })
+}
+
+/// The grids that a run learned, if it was trained as if on bytes.
+fn learned(described: &Described, options: &TrainedOptions) -> Result<Option<Int8Grids>, Failure> {
+    if !described.is_quantize_aware() {
+        return Ok(None);
+    }
+    let graph = step::prediction(&described.model()?, 1).map_err(TrainError::from)?;
+    let weights = WeightsFile::open(&options.run, &graph).map_err(refused)?;
+    let nothing = || Failure::usage("the run has learned no ranges: train it for some steps");
+    let state = graph.states.iter().position(|state| state.name == RANGES).ok_or_else(nothing)?;
+    let mut ranges = Tensor::zeros(graph.ty(graph.states[state].input).clone());
+    let mut bytes = vec![0; ranges.ty().bytes()];
+    Weights::read(&weights, state, 0, &mut bytes).map_err(export::failure)?;
+    ranges.copy_from_bytes(&bytes);
+    Int8Grids::learned(&ranges).ok_or_else(nothing).map(Some)
+}
+
+/// The grids of the ranges of a part of the data. `names`: the layers of the places.
+fn measured(floats: &mut Session, part: &Pipeline, names: &[String]) -> Result<Int8Grids, Failure> {
     let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); names.len()];
-    let part = trained.part().clone().take(options.examples);
-    floats.predict_each(&part, |outputs| {
+    floats.predict_each(part, |outputs| {
         // The model's own outputs come first.
         let measured = &outputs[outputs.len().saturating_sub(2 * ranges.len())..];
         for (pair, (low, high)) in measured.chunks_exact(2).zip(&mut ranges) {
             let all = |tensor: &Tensor, from: f32, f: fn(f32, f32) -> f32| {
                 // NaN must not get lost.
                 let elements = tensor.as_f32().unwrap_or_default().iter();
-                elements.fold(from, |a, &b| if b.is_nan() { b } else { f(a, b) })
+                elements.fold(from, |a, &b| if a.is_nan() || b.is_nan() { f32::NAN } else { f(a, b) })
             };
             *high = all(&pair[0], *high, f32::max);
             *low = all(&pair[1], *low, f32::min);
@@ -54,27 +130,15 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
         let of =
             if names[place].is_empty() { "the inputs".to_string() } else { format!("`{}`", names[place]) };
         return Err(Failure::usage(format!(
-            "the range of {of} on the calibration data is not finite: take data whose numbers are, with --data"
+            "the range of {of} on the calibration data is not finite: take data whose numbers are"
         )));
     }
-    let grids = Int8Grids::of_ranges(&ranges);
-    let read = |name: &str| floats.state(name);
-    let mut states: BTreeMap<String, Tensor> = grids.states(&graph, read)?.into_iter().collect();
-    let kept = grids.clone();
-    trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
-    let mut bytes = trained.trainer.plan(&trained.data)?.start()?;
-    let names: Vec<String> = bytes.plans().states.iter().map(|state| state.name.clone()).collect();
-    for name in names {
-        let state = states.remove(&name).map_or_else(|| floats.state(&name), Ok)?;
-        bytes.set_state(&name, &state)?;
-    }
-    drop(floats);
-    let int8: Vec<(f32, u8)> = grids.iter().collect();
-    let (before, after) = folder.write(&bytes, |model_options| model_options["int8"] = json!(int8))?;
-    say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
-    say(&format!("grids        {} between layers, from {} examples", int8.len(), options.examples));
-    let name = escaped(options.out.display());
-    say(&format!("Wrote {name}; `plimsoll evaluate {name}` and `plimsoll predict {name}` run it"));
-    say(&peaks(planned, measured_peak()));
-    Ok(())
+    Ok(Int8Grids::of_ranges(&ranges))
+}
+
+/// What is held beside either model: the weights on bytes, and the largest of them on their way there.
+fn weights_on_bytes(graph: &Graph) -> Entry {
+    let bytes = || graph.states.iter().map(|state| graph.ty(state.input).bytes());
+    let total = bytes().sum::<usize>() / 4 + 2 * bytes().max().unwrap_or(0);
+    Entry::new("weights on bytes", total, "and the largest of them on their way there")
 }

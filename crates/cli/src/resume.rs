@@ -17,7 +17,8 @@ const MAY_CHANGE: [&str; 7] =
     ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
 
 /// Flags without a value.
-pub(super) const SWITCHES: [&str; 4] = ["allow-split-batchnorm", "augment", "new-head", "train-batch-norm"];
+pub(super) const SWITCHES: [&str; 5] =
+    ["allow-split-batchnorm", "augment", "new-head", "quantize-aware", "train-batch-norm"];
 
 /// The flags that define a run, as a checkpoint's notes: with the values chosen for flags that were not given.
 pub fn notes(options: &RunOptions, chosen: &[(&'static str, String)]) -> BTreeMap<String, String> {
@@ -45,6 +46,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         features,
         train_batch_norm,
         widths,
+        quantize_aware,
     } = &options.model;
     let weights: Vec<String> = class_weights.iter().map(ToString::to_string).collect();
     let columns = &options.input.columns;
@@ -66,6 +68,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("features", number(features)),
         ("train-batch-norm", train_batch_norm.then(|| "true".to_string())),
         ("widths", (!widths.is_empty()).then(|| widths.join(","))),
+        ("quantize-aware", quantize_aware.then(|| "true".to_string())),
         ("data", options.data.clone()),
         ("label", options.input.label.clone()),
         ("columns", (!columns.is_empty()).then(|| columns.join(","))),

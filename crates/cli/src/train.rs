@@ -367,5 +367,6 @@ fn model_options(options: &ModelOptions) -> Value {
         "width_multiplier": options.width_multiplier, "heads": options.heads, "kv_heads": options.kv_heads, "window": options.window,
         "dropout": options.dropout, "class_weights": options.class_weights, "features": options.features,
         "widths": (!options.widths.is_empty()).then(|| zoo_model::widths(&options.widths).ok()),
+        "quantize_aware": options.quantize_aware.then_some(true),
     })
 }

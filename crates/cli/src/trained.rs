@@ -98,6 +98,7 @@ fn sizes(model: String, options: &Value) -> ModelOptions {
         features: size("features"),
         train_batch_norm: false,
         widths: options.get("widths").map(zoo_model::widths_in).unwrap_or_default(),
+        quantize_aware: options.get("quantize_aware").and_then(Value::as_bool).unwrap_or(false),
     }
 }
 
@@ -155,7 +156,16 @@ fn describe_checkpoint(folder: &Path) -> Result<Described, Failure> {
 
 /// Reads what `train` wrote, rebuilds the model, and opens the data.
 pub fn open(options: &TrainedOptions, kind: BatchKind, report: step::Report) -> Result<Trained, Failure> {
-    let mut described = describe(&options.run)?;
+    open_described(describe(&options.run)?, options, kind, report)
+}
+
+/// As [`open`], of a run that was described.
+pub fn open_described(
+    mut described: Described,
+    options: &TrainedOptions,
+    kind: BatchKind,
+    report: step::Report,
+) -> Result<Trained, Failure> {
     let trained_on = described.data.clone();
     let no_data = || Failure::usage("the run does not say which data it had: add --data");
     let data_name = options.data.clone().or(trained_on.clone()).ok_or_else(no_data)?;
@@ -201,6 +211,23 @@ impl Described {
         model(&self.sizes, self.data.as_deref())
     }
 
+    /// The model without what is there for training alone: it computes in floats, though it was trained as if on bytes.
+    pub fn plain_model(&self) -> Result<Box<dyn Model>, Failure> {
+        let sizes = ModelOptions { quantize_aware: false, ..self.sizes.clone() };
+        model(&sizes, self.data.as_deref())
+    }
+
+    /// The same, to be opened as [`Described::plain_model`].
+    pub fn plain(mut self) -> Self {
+        self.sizes.quantize_aware = false;
+        self
+    }
+
+    /// Whether the model was trained as if on bytes.
+    pub fn is_quantize_aware(&self) -> bool {
+        self.sizes.quantize_aware
+    }
+
     /// The model's name in the zoo.
     pub fn name(&self) -> &str {
         &self.sizes.model
@@ -210,6 +237,11 @@ impl Described {
     pub fn all_widths(&self, more: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
         let own = zoo_model::widths(&self.sizes.widths).unwrap_or_default();
         own.into_iter().chain(more.iter().map(|(layer, n)| (layer.clone(), *n))).collect()
+    }
+
+    /// The grids of a model on bytes.
+    pub fn int8(&self) -> Option<&Int8Grids> {
+        self.int8.as_ref()
     }
 
     /// The precision of training.

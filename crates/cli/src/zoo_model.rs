@@ -3,6 +3,7 @@
 use super::args::ModelOptions;
 use super::input::is_masked;
 use super::{Failure, applies, export};
+use plimsoll::compress::QuantizeAware;
 use plimsoll::data::{Family, Format, FormatOption};
 use plimsoll::export::OnnxModel;
 use plimsoll::graph::Role;
@@ -64,13 +65,20 @@ pub fn entry(name: &str) -> Result<&'static ZooEntry, Failure> {
 
 /// The model with the flags' options, and with the tokens of the data.
 pub fn model(options: &ModelOptions, data: Option<&str>) -> Result<Box<dyn Model>, Failure> {
-    match onnx_file(&options.model) {
-        Some(file) => with_class_weights(onnx_model(options, file)?, options),
+    let model = match onnx_file(&options.model) {
+        Some(file) => with_class_weights(onnx_model(options, file)?, options)?,
         None if options.train_batch_norm => {
-            Err(Failure::usage("--train-batch-norm is for --model onnx:FILE; models of the zoo always do"))
+            return Err(Failure::usage(
+                "--train-batch-norm is for --model onnx:FILE; models of the zoo always do",
+            ));
         }
-        None => with_class_weights(zoo_model(options, data)?, options),
+        None => with_class_weights(zoo_model(options, data)?, options)?,
+    };
+    if !options.quantize_aware {
+        return Ok(model);
     }
+    let aware = QuantizeAware::new(model).map_err(|e| Failure::usage(format!("--quantize-aware: {e}")))?;
+    Ok(Box::new(aware))
 }
 
 /// The model of an ONNX file, which has all its sizes.

@@ -1,8 +1,10 @@
 //! Post-training quantization to bytes: a graph that does not train, its layers replaced by those of bytes.
 
+mod aware;
 mod fold;
 mod layers;
 
+pub use aware::QuantizeAware;
 use layers::{Analysis, Layer, Output, Step};
 use plimsoll_graph::op::{Codes, Factor, Grid, Int8, Movement, Reduce};
 use plimsoll_graph::{Graph, GraphError, Init, NodeId, Op, Role, State, ValueId};
@@ -51,14 +53,23 @@ impl Int8Grids {
 
     /// A graph with its layers on bytes. The weights become other states: see [`Int8Grids::states`].
     pub fn apply(&self, graph: Graph) -> Result<Graph, GraphError> {
+        self.apply_with_grids(graph).map(|(graph, _)| graph)
+    }
+
+    /// As [`Int8Grids::apply`], with the grid of each value that is codes.
+    pub fn apply_with_grids(&self, graph: Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError> {
         let analysis = Analysis::of(&graph);
         let steps: Vec<&Step> =
             analysis.steps.iter().filter(|step| step.last_place() < self.0.len()).collect();
         let skipped = |id: NodeId| steps.iter().any(|step| step.nodes.contains(&id));
         let needed = needed(&graph, &steps, &skipped);
         let read = |state: &State| needed[state.input.index()];
-        let mut emit =
-            Emit { grids: &self.0, codes: BTreeMap::new(), r: Rewriter::without_states(&graph, read) };
+        let mut emit = Emit {
+            grids: &self.0,
+            codes: BTreeMap::new(),
+            grid_of: BTreeMap::new(),
+            r: Rewriter::without_states(&graph, read),
+        };
         for id in graph.node_ids() {
             if let Some(step) = steps.iter().find(|step| step.nodes.first() == Some(&id)) {
                 emit.step(&graph, step)?;
@@ -73,7 +84,10 @@ impl Int8Grids {
         for output in &graph.outputs {
             emit.floats(&graph, output.value, &"".into())?;
         }
-        emit.r.finish()
+        let grid_of = emit.grid_of;
+        let bytes = emit.r.finish()?;
+        let grids = bytes.value_ids().map(|value| grid_of.get(&value).copied()).collect();
+        Ok((bytes, grids))
     }
 
     /// The states of the layers on bytes, from the graph with its layers on floats; `read` gives a state of that by its name.
@@ -147,31 +161,33 @@ fn quantized(
     output: Grid,
 ) -> [Tensor; 4] {
     let channels = factors.len().max(1);
-    let scaled: Vec<f64> =
-        weights.to_f64().iter().enumerate().map(|(i, w)| w * factors[i % channels]).collect();
+    let own = weights.as_f32().unwrap_or_default();
+    let scaled = |i: usize| f64::from(own[i]) * factors[i % channels];
     let mut largest = vec![0f64; channels];
-    scaled.iter().enumerate().for_each(|(i, w)| largest[i % channels] = largest[i % channels].max(w.abs()));
+    (0..own.len()).for_each(|i| largest[i % channels] = largest[i % channels].max(scaled(i).abs()));
     if !per_channel {
         let all = largest.iter().copied().fold(0.0, f64::max);
         largest.fill(all);
     }
-    let scales: Vec<f64> = largest.iter().map(|&l| if l > 0.0 { l / 127.0 } else { 1.0 }).collect();
-    let code = |(i, w): (usize, &f64)| {
-        f64::from((w / scales[i % channels]).round().clamp(-127.0, 127.0) as i8 as u8)
-    };
-    let codes: Vec<f64> = scaled.iter().enumerate().map(code).collect();
+    // As files have them, in f32: what reads a file computes the same factors.
+    let scale = |&largest: &f64| Some((largest / 127.0) as f32).filter(|scale| *scale > 0.0).unwrap_or(1.0);
+    let scales: Vec<f64> = largest.iter().map(|largest| f64::from(scale(largest))).collect();
+    let code = |i: usize| (scaled(i) / scales[i % channels]).round().clamp(-127.0, 127.0) as i8 as u8;
+    let mut codes = Tensor::zeros(TensorType::new(DType::U8, weights.ty().shape.clone()));
+    if own.len() == weights.ty().shape.elements() {
+        codes.copy_from_bytes(&(0..own.len()).map(code).collect::<Vec<u8>>());
+    }
     let units: Vec<f64> = scales.iter().map(|scale| f64::from(input.scale) * scale).collect();
     let bias =
         offsets.iter().zip(&units).map(|(b, unit)| (b / unit).round().clamp(-1e9, 1e9)).collect::<Vec<f64>>();
     let fixed: Vec<(i32, i32)> =
         units.iter().map(|unit| fixed_point_of(unit / f64::from(output.scale))).collect();
-    let of = |dtype: DType, shape: Vec<usize>, values: &[f64]| {
-        Tensor::from_f64(TensorType::new(dtype, shape), values)
-            .unwrap_or_else(|_| Tensor::zeros(TensorType::scalar(dtype)))
+    let words = |values: Vec<f64>| {
+        Tensor::from_f64(TensorType::new(DType::I32, [channels]), &values)
+            .unwrap_or_else(|_| Tensor::zeros(TensorType::scalar(DType::I32)))
     };
-    let words = |values: Vec<f64>| of(DType::I32, vec![channels], &values);
     [
-        of(DType::U8, weights.ty().shape.to_vec(), &codes),
+        codes,
         words(bias),
         words(fixed.iter().map(|(multiplier, _)| f64::from(*multiplier)).collect()),
         words(fixed.iter().map(|(_, shift)| f64::from(*shift)).collect()),
@@ -183,6 +199,8 @@ struct Emit<'g> {
     grids: &'g [Grid],
     /// The codes of an old value, and their place.
     codes: BTreeMap<ValueId, (ValueId, usize)>,
+    /// The grid of each new value that is codes.
+    grid_of: BTreeMap<ValueId, Grid>,
     r: Rewriter<'g>,
 }
 
@@ -200,8 +218,14 @@ impl Emit<'_> {
         let (floats, grid) = (self.r.get(value), self.grids[place]);
         let codes =
             self.r.builder.within(layer.clone(), |b| b.one(Op::Int8(Int8::Quantize(grid)), &[floats]))?;
-        self.codes.insert(value, (codes, place));
+        self.set_codes(value, codes, place);
         Ok(codes)
+    }
+
+    /// These are the codes of an old value, on the grid of a place.
+    fn set_codes(&mut self, value: ValueId, codes: ValueId, place: usize) {
+        self.codes.insert(value, (codes, place));
+        self.grid_of.insert(codes, self.grids[place]);
     }
 
     /// Makes sure that a value is there as floats.
@@ -291,16 +315,17 @@ impl Emit<'_> {
                     .r
                     .builder
                     .within(layer, |b| b.one(Op::Movement(Movement::Reshape(shape)), &inputs))?;
-                self.codes.insert(step.output.value, (codes, place));
+                self.set_codes(step.output.value, codes, place);
                 return Ok(());
             }
         };
         let shape = graph.ty(step.output.value).shape.clone();
-        let codes = self.r.builder.within(layer, |b| {
-            let codes = b.one(Op::Int8(op), &inputs)?;
-            if *b.shape(codes) == shape { Ok(codes) } else { b.reshape(codes, shape) }
-        })?;
-        self.codes.insert(step.output.value, (codes, place));
+        let codes = self.r.builder.within(layer.clone(), |b| b.one(Op::Int8(op), &inputs))?;
+        self.set_codes(step.output.value, codes, place);
+        if *self.r.builder.shape(codes) != shape {
+            let codes = self.r.builder.within(layer, |b| b.reshape(codes, shape))?;
+            self.set_codes(step.output.value, codes, place);
+        }
         Ok(())
     }
 }
@@ -441,6 +466,16 @@ mod tests {
         assert!(difference < 0.25, "{difference}");
         let floats = graph.nodes.iter().filter(|node| !matches!(node.op, Op::Int8(_) | Op::Movement(_)));
         assert_eq!(floats.count(), 0);
+    }
+
+    /// Recurrences that are unrolled read their weights at every position: they stay in floats.
+    #[test]
+    fn layers_that_share_weights_stay_in_floats() {
+        let entry = zoo::ZOO.iter().find(|entry| entry.name == "seq2seq").unwrap();
+        let model = (entry.make)(&entry.small);
+        let prediction = step::prediction(&model, 2).unwrap();
+        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction).len()]).unwrap();
+        grids.apply(prediction).unwrap();
     }
 
     /// An evaluation has the same layers, and computes its loss in f32.

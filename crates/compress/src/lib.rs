@@ -3,7 +3,7 @@
 //! - [`Pruning`] prunes weights by magnitude while a model trains: an optimizer around another one, with a mask of one bit per
 //!   weight as a state. A [`Sparsity`] says how many weights are zero at which step.
 //! - [`Channels`] removes whole channels of convolutions: a smaller, faster model with the weights of those that are left.
-//! - [`Int8Grids`] quantizes a trained model: layers on bytes, with sums in 32 bits.
+//! - [`Int8Grids`] quantizes a trained model: layers on bytes, with sums in 32 bits. [`QuantizeAware`] trains a model for that.
 //!
 //! ```
 //! use plimsoll_compress::{Pruning, Sparsity};
@@ -23,6 +23,6 @@ mod pruning;
 mod sparsity;
 
 pub use channels::{ChannelError, Channels};
-pub use int8::{Int8Grids, calibration, places};
+pub use int8::{Int8Grids, QuantizeAware, calibration, places};
 pub use pruning::{Pruned, Pruning};
 pub use sparsity::{Sparsity, SparsityError};

@@ -1,6 +1,7 @@
 //! Which extents of a graph's values grow with the batch.
 
 use crate::{ExportError, Exported, OnnxOptions, TfliteWeights, Weights, onnx, tflite};
+use plimsoll_graph::op::Grid;
 use plimsoll_graph::{Graph, GraphError, Numerics, ValueId};
 use plimsoll_nn::{Field, Model, Policy, step};
 use std::path::Path;
@@ -29,6 +30,8 @@ pub struct ExportGraph {
     graph: Graph,
     /// The same step with one example more, where the batch is dynamic.
     larger: Option<Graph>,
+    /// The grids of values that are codes; empty for a step of floats.
+    grids: Vec<Option<Grid>>,
     name: String,
     target: Field,
 }
@@ -46,12 +49,34 @@ impl ExportGraph {
     /// The prediction step of a model, in f32, with recurrences unrolled.
     pub fn new(model: &dyn Model, batch: Batch) -> Result<Self, ExportError> {
         let numerics = Numerics { recurrences: false, ..Numerics::default() };
-        let build = |examples| step::prediction_as(&Policy::default(), &numerics, model, examples);
+        Self::built(model, batch, &numerics, |graph| Ok((graph, Vec::new())))
+    }
+
+    /// The prediction step of a model with its layers on bytes. `pass` puts them there and tells the grid of each value that is codes, as
+    /// `Int8Grids::apply_with_grids` of `plimsoll-compress` does.
+    pub fn on_bytes(
+        model: &dyn Model,
+        batch: Batch,
+        pass: impl Fn(Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError>,
+    ) -> Result<Self, ExportError> {
+        Self::built(model, batch, &Numerics::default(), pass)
+    }
+
+    fn built(
+        model: &dyn Model,
+        batch: Batch,
+        numerics: &Numerics,
+        pass: impl Fn(Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError>,
+    ) -> Result<Self, ExportError> {
+        let build = |examples| pass(step::prediction_as(&Policy::default(), numerics, model, examples)?);
         let (name, target) = (model.name().to_string(), model.target());
         match batch {
-            Batch::Fixed(examples) => Ok(Self { graph: build(examples)?, larger: None, name, target }),
+            Batch::Fixed(examples) => {
+                let (graph, grids) = build(examples)?;
+                Ok(Self { graph, larger: None, grids, name, target })
+            }
             Batch::Dynamic => {
-                let (graph, larger) = (build(2)?, build(3)?);
+                let ((graph, grids), (larger, _)) = (build(2)?, build(3)?);
                 let same = graph.nodes.len() == larger.nodes.len()
                     && graph.value_count() == larger.value_count()
                     && graph.nodes.iter().zip(&larger.nodes).all(|(a, b)| {
@@ -61,7 +86,7 @@ impl ExportGraph {
                     let reason = "the model is another one for another batch: export it with a fixed batch";
                     return Err(GraphError::Choice(reason.into()).into());
                 }
-                Ok(Self { graph, larger: Some(larger), name, target })
+                Ok(Self { graph, larger: Some(larger), grids, name, target })
             }
         }
     }
@@ -69,6 +94,11 @@ impl ExportGraph {
     /// The graph, whose states [`crate::Weights`] reads.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The grid of a value that is codes.
+    pub(crate) fn grid(&self, value: ValueId) -> Option<Grid> {
+        self.grids.get(value.index()).copied().flatten()
     }
 
     /// The model's name.

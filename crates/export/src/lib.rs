@@ -2,6 +2,8 @@
 //!
 //! - [`onnx()`] writes the prediction step of a model as an ONNX file, for any number of examples or a fixed one.
 //! - [`tflite()`] writes it as a TFLite file of a fixed batch, with weights of f32, f16 or bytes.
+//! - [`ExportGraph::on_bytes`] is a step whose layers run on bytes: an ONNX file then has pairs of ops that quantize and dequantize, a
+//!   TFLite file inputs, outputs and sums of integers.
 //! - [`OnnxModel`] is a model that was read from such a file, by whatever program wrote it: it is planned, trained and exported
 //!   like any other.
 //!
@@ -11,8 +13,11 @@
 mod batch;
 mod error;
 mod file;
+mod int8;
 mod onnx;
 mod pattern;
+#[cfg(test)]
+mod test_models;
 mod tflite;
 mod weights;
 

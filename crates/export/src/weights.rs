@@ -1,7 +1,7 @@
 //! The elements of a model's states on their way into a file, piece by piece.
 
 use crate::ExportError;
-use plimsoll_graph::Graph;
+use plimsoll_graph::{Graph, Origin, ValueId};
 use plimsoll_tensor::{Shape, TensorType, all_finite};
 use std::io::Write;
 use std::path::Path;
@@ -57,6 +57,17 @@ impl Source<'_> {
             return Ok(());
         }
         self.reordered(state, ty, order, checked)
+    }
+
+    /// The elements of a small state, of four bytes each; `None` for a value that is no state.
+    pub fn vector<T>(&self, value: ValueId, of: fn([u8; 4]) -> T) -> Result<Option<Vec<T>>, ExportError> {
+        let Origin::State(state) = self.graph.origin(value) else { return Ok(None) };
+        let mut values = Vec::new();
+        self.each(&Elements::State { state, order: Vec::new() }, |bytes| {
+            values.extend(bytes.chunks_exact(4).map(|b| of([b[0], b[1], b[2], b[3]])));
+            Ok(())
+        })?;
+        Ok(Some(values))
     }
 
     /// A group of the result's outermost slices at a time.

@@ -1,7 +1,7 @@
 //! Models with 16-bit float inputs.
 
-use crate::{Head, InitialValues, Loss, Model, Net};
-use plimsoll_graph::{GraphError, ValueId};
+use crate::{Head, InitialValues, Loss, Mode, Model, Net, Rewritten};
+use plimsoll_graph::{Graph, GraphError, ValueId};
 use plimsoll_tensor::{DType, Field};
 
 /// A model that takes its f32 inputs as 16-bit floats, the type of activations under that [`Precision`](crate::Precision):
@@ -60,5 +60,9 @@ impl<M: Model> Model for NarrowInputs<M> {
 
     fn initial_values(&self) -> Option<&dyn InitialValues> {
         self.model.initial_values()
+    }
+
+    fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
+        self.model.rewritten(graph, mode)
     }
 }

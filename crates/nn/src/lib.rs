@@ -48,7 +48,7 @@ pub use loss::{
     BinaryCrossEntropy, CosineDistance, CrossEntropy, Dice, Focal, Huber, KlDivergence, Loss,
     MeanAbsoluteError, MeanSquaredError, SoftCrossEntropy,
 };
-pub use model::{Head, InitialValues, Model, Narrow, WithLoss};
+pub use model::{Head, InitialValues, Model, Narrow, RANGES, Rewritten, WithLoss};
 pub use net::{EXAMPLES, Mode, Net, Penalty, RANDOM};
 pub use optimizer::{
     AVERAGE, Adafactor, Adam, AdamW, Adaptive, Clip, Decay, Lion, MASK, Moments, Optimizer, Parameter,

@@ -1,7 +1,7 @@
 //! Models: inputs, targets, and what is between.
 
-use crate::{CrossEntropy, Loss, MeanSquaredError, Net};
-use plimsoll_graph::{GraphError, ValueId};
+use crate::{CrossEntropy, Loss, MeanSquaredError, Mode, Net};
+use plimsoll_graph::{Builder, Graph, GraphError, ValueId};
 use plimsoll_tensor::Field;
 use std::collections::BTreeMap;
 use std::io;
@@ -13,6 +13,18 @@ pub trait InitialValues: Send + Sync {
     fn has(&self, state: &str) -> bool;
     /// Copies bytes of a state's values, f32 in row-major order of its shape, from `offset` on.
     fn read(&self, state: &str, offset: usize, into: &mut [u8]) -> io::Result<()>;
+}
+
+/// The name of the state that holds what quantization-aware training learns of its ranges. Files of weights may lack it: the ranges
+/// are measured anew then.
+pub const RANGES: &str = "quantize/ranges";
+
+/// A forward graph that was written anew, open for its gradient.
+pub struct Rewritten {
+    /// The new graph.
+    pub builder: Builder,
+    /// The new value of each old one, where there is one.
+    pub values: Vec<Option<ValueId>>,
 }
 
 /// The end of a model.
@@ -80,6 +92,10 @@ pub trait Model: Send + Sync {
     fn initial_values(&self) -> Option<&dyn InitialValues> {
         None
     }
+    /// The forward graph of a step of this model, loss and all, with changes that are not made layer by layer; `None`: as it is.
+    fn rewritten(&self, _graph: &Graph, _mode: Mode) -> Result<Option<Rewritten>, GraphError> {
+        Ok(None)
+    }
 }
 
 fn default_loss(target: &Field) -> &'static dyn Loss {
@@ -111,6 +127,10 @@ impl<M: Model + ?Sized> Model for Box<M> {
     fn initial_values(&self) -> Option<&dyn InitialValues> {
         self.as_ref().initial_values()
     }
+
+    fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
+        self.as_ref().rewritten(graph, mode)
+    }
 }
 
 impl<M: Model + ?Sized> Model for &M {
@@ -132,6 +152,14 @@ impl<M: Model + ?Sized> Model for &M {
 
     fn loss(&self) -> &dyn Loss {
         (**self).loss()
+    }
+
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        (**self).initial_values()
+    }
+
+    fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
+        (**self).rewritten(graph, mode)
     }
 }
 
@@ -185,6 +213,10 @@ impl<M: Model> Model for Narrow<M> {
     fn loss(&self) -> &dyn Loss {
         self.model.loss()
     }
+
+    fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
+        self.model.rewritten(graph, mode)
+    }
 }
 
 /// A model with another loss.
@@ -230,5 +262,9 @@ impl<M: Model> Model for WithLoss<M> {
 
     fn initial_values(&self) -> Option<&dyn InitialValues> {
         self.model.initial_values()
+    }
+
+    fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
+        self.model.rewritten(graph, mode)
     }
 }

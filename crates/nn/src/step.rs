@@ -73,6 +73,12 @@ pub fn training_as(
     }
     let numerics = &policy.numerics(numerics);
     let (b, loss) = training_forward(DType::F32, numerics, model, examples)?;
+    if model.rewritten(b.graph(), Mode::Train)?.is_some() {
+        return Err(GraphError::Choice(format!(
+            "quantization-aware training is in f32, not in {}",
+            policy.precision
+        )));
+    }
     let lowered = policy.apply(b.graph(), numerics, Mode::Train)?;
     let loss = lowered.value(loss).unwrap_or(loss);
     drop(b);
@@ -88,7 +94,10 @@ fn plain_training(
     optimizer: &dyn Optimizer,
     examples: usize,
 ) -> Result<Graph, GraphError> {
-    let (b, loss) = training_forward(dtype, numerics, model, examples)?;
+    let (mut b, mut loss) = training_forward(dtype, numerics, model, examples)?;
+    if let Some(rewritten) = model.rewritten(b.graph(), Mode::Train)? {
+        (loss, b) = (rewritten.values[loss.index()].unwrap_or(loss), rewritten.builder);
+    }
     finish_training(b, loss, (dtype, numerics), None, optimizer)
 }
 
@@ -136,8 +145,17 @@ fn finish_training(
     b.finish()
 }
 
-/// An evaluation or prediction step under a precision policy.
-fn lowered(policy: &Policy, numerics: &Numerics, graph: Graph) -> Result<Graph, GraphError> {
+/// An evaluation or prediction step of a model under a precision policy.
+fn lowered(
+    policy: &Policy,
+    numerics: &Numerics,
+    model: &dyn Model,
+    graph: Graph,
+) -> Result<Graph, GraphError> {
+    let graph = match model.rewritten(&graph, Mode::Infer)? {
+        Some(rewritten) => rewritten.builder.finish()?,
+        None => graph,
+    };
     if policy.precision == Precision::F32 {
         return Ok(graph);
     }
@@ -203,7 +221,7 @@ pub fn evaluation_as(
             net.output(OUTPUT, outputs[0]);
         }
     }
-    lowered(policy, numerics, step.net.into_builder().finish()?)
+    lowered(policy, numerics, model, step.net.into_builder().finish()?)
 }
 
 /// A prediction step in f32, for a target with default numerics: the outputs of the model.
@@ -224,7 +242,7 @@ pub fn prediction_as(
     for (i, &value) in outputs.iter().enumerate() {
         step.net.output(&output_name(i), value);
     }
-    lowered(policy, numerics, step.net.into_builder().finish()?)
+    lowered(policy, numerics, model, step.net.into_builder().finish()?)
 }
 
 struct Step {

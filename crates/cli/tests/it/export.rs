@@ -109,11 +109,91 @@ fn a_full_disk_leaves_the_file_that_was_there() {
     let Some(_disk) = Disk::new(&small, 1 << 20) else { return };
     let file = small.join("model.onnx");
     fs::write(&file, "the model of before").unwrap();
-    fs::write(small.join("other"), vec![1; free_bytes(&small) - (64 << 10)]).unwrap();
-    for to in ["onnx", "safetensors"] {
-        let message = refused(&["export", &run, "--to", to, "--out", file.to_str().unwrap()], 1);
+    fs::write(small.join("other"), vec![1; free_bytes(&small) - (32 << 10)]).unwrap();
+    for (to, int8) in [("onnx", false), ("safetensors", false), ("onnx", true), ("tflite", true)] {
+        let mut words = vec!["export", &run, "--to", to, "--out", file.to_str().unwrap()];
+        words.extend(int8.then_some("--int8"));
+        let message = refused(&words, 1);
         assert!(message.contains("model.onnx"), "{message}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "the model of before");
         assert_eq!(fs::read_dir(&small).unwrap().count(), 2, "a partial file is left");
+    }
+}
+
+#[test]
+fn a_model_on_bytes_leaves_from_its_folder_or_by_a_flag() {
+    let scratch = Scratch::new("export-int8");
+    let (run, bytes) = (trained(&scratch), scratch.path("bytes"));
+    assert!(plimsoll(&["quantize", &run, "--out", &bytes, "--examples=100"]).status.success());
+    for to in ["tflite", "onnx"] {
+        let name = |of: &str| scratch.path(&format!("{of}.{to}"));
+        let [whole, folder, flag] = ["whole", "folder", "flag"].map(name);
+        json(&plimsoll(&["export", &run, "--to", to, "--out", &whole, "--json"]));
+        let report = json(&plimsoll(&["export", &bytes, "--to", to, "--out", &folder, "--json"]));
+        assert!(number(&report, "measured_peak_bytes") <= number(&report, "planned_peak_bytes"), "{report}");
+        let by_flag = [
+            "export",
+            &run,
+            "--to",
+            to,
+            "--int8",
+            "--calibrate=mnist",
+            "--examples=100",
+            "--out",
+            &flag,
+            "--json",
+        ];
+        let report = json(&plimsoll(&by_flag));
+        assert!(number(&report, "measured_peak_bytes") <= number(&report, "planned_peak_bytes"), "{report}");
+        assert!(fs::read(&folder).unwrap() == fs::read(&flag).unwrap(), "{to}");
+        let size = |file: &str| fs::metadata(file).unwrap().len();
+        assert!(100 * size(&folder) <= 28 * size(&whole), "{to}: {} of {}", size(&folder), size(&whole));
+    }
+    let refused = |words: &[&str]| refused(&[&["export"], words].concat(), 2);
+    assert!(refused(&[&bytes, "--to=tflite", "--int8"]).contains("on bytes already"));
+    assert!(refused(&[&bytes, "--to=tflite", "--f16"]).contains("on bytes already"));
+    assert!(refused(&[&run, "--to=safetensors", "--int8"]).contains("--int8 does not apply"));
+    assert!(refused(&[&run, "--to=tflite", "--calibrate=mnist"]).contains("--int8"));
+    assert!(refused(&[&run, "--to=tflite", "--int8", "--examples=0"]).contains("at least 1"));
+    assert!(refused(&[&run, "--to=tflite", "--int8", "--calibrate=images:none"]).contains("none"));
+    // Weights without those of bytes.
+    fs::copy(scratch.0.join("run/weights.safetensors"), scratch.0.join("bytes/weights.safetensors")).unwrap();
+    assert!(refused(&[&bytes, "--to=tflite"]).contains("kernel/codes"));
+}
+
+#[test]
+fn calibration_data_that_is_empty_or_not_finite_is_refused() {
+    let scratch = Scratch::new("export-calibration");
+    let rows = |name: &str, rows: &[&str]| {
+        let path = scratch.0.join(name);
+        fs::write(&path, format!("a,b,label\n{}\n", rows.join("\n"))).unwrap();
+        format!("csv:{}", path.display())
+    };
+    let good: Vec<String> = (0..40).map(|i| format!("{i},{},{}", i * 7 % 5, i % 2)).collect();
+    let good = rows("good.csv", &good.iter().map(String::as_str).collect::<Vec<_>>());
+    let run = scratch.path("run");
+    let train = [
+        "train",
+        "--json",
+        "--model=mlp",
+        "--data",
+        &good,
+        "--label=label",
+        "--width=8",
+        "--steps=2",
+        "--out",
+        &run,
+    ];
+    json(&plimsoll(&train));
+    for (name, bad) in
+        [("empty.csv", &[][..]), ("nan.csv", &["1,nan,0", "2,3,1"]), ("inf.csv", &["1,inf,0", "2,3,1"])]
+    {
+        let data = rows(name, bad);
+        let message = refused(&["export", &run, "--to=tflite", "--int8", "--calibrate", &data], 2);
+        assert!(message.contains(name) || message.contains("not finite"), "{name}: {message}");
+        let out = scratch.path("bytes");
+        let message = refused(&["quantize", &run, "--data", &data, "--out", &out], 2);
+        assert!(message.contains(name) || message.contains("not finite"), "{name}: {message}");
+        assert!(!scratch.0.join("bytes").exists() && !scratch.0.join("run/mlp.tflite").exists());
     }
 }

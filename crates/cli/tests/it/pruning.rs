@@ -115,3 +115,38 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
     );
     assert!(refused(&["quantize", &run, "--out", &bytes]).contains("name another folder"));
 }
+
+#[test]
+fn a_run_that_trains_as_if_on_bytes_is_quantized_by_what_it_learned() {
+    let scratch = Scratch::new("quantize-aware");
+    let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(name));
+    let train = |more: &[&str]| {
+        let words = ["train", "--json", "--quantize-aware", "--lr=0.002", "--save-every=100", "--out", &run];
+        json(&plimsoll(&[&words[..], more].concat()))
+    };
+    train(&["--steps=100"]);
+    let report = json(&plimsoll(&["train", "--json", "--resume", &run, "--steps=200"]));
+    let evaluated = json(&plimsoll(&["evaluate", &run, "--json"]));
+    assert!((number(&evaluated, "loss") - number(&report, "test_loss")).abs() < 1e-5, "{evaluated} {report}");
+    let quantized = plimsoll(&["quantize", &run, "--out", &bytes]);
+    assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    assert!(text(&quantized.stdout).contains("between layers, learned"), "{}", text(&quantized.stdout));
+    let on_bytes = json(&plimsoll(&["evaluate", &bytes, "--json"]));
+    let accuracy = on_bytes["metrics"]["accuracy"].as_f64().unwrap();
+    assert!((accuracy - number(&report, "test_accuracy")).abs() < 0.003, "{accuracy} {report}");
+    // It leaves on bytes, and in floats without what was there for training.
+    for (to, int8) in [("tflite", true), ("onnx", true), ("tflite", false), ("onnx", false)] {
+        let out = scratch.path("model");
+        let flags: &[&str] = if int8 { &["--int8"] } else { &[] };
+        let words = ["export", &run, "--to", to, "--out", &out, "--json"];
+        let report = json(&plimsoll(&[&words[..], flags].concat()));
+        assert!(number(&report, "ops") < 40.0, "{report}");
+    }
+    // Another run may start from it, with or without ranges.
+    for flags in [&["--quantize-aware"][..], &[]] {
+        let words = ["train", "--json", "--steps=1", "--weights", &run];
+        json(&plimsoll(&[&words[..], flags].concat()));
+    }
+    let low = refused(&["train", "--quantize-aware", "--precision=bf16", "--steps=1"]);
+    assert!(low.contains("in f32, not in bf16"), "{low}");
+}

@@ -2,7 +2,7 @@
 
 use super::fold::{Fold, is_constant};
 use plimsoll_graph::op::{
-    Binary, Conv, Elementwise, Geometry, MatMul, Movement, Pool, Reduce, Unary, Windows,
+    Binary, Conv, Elementwise, Geometry, MatMul, Movement, Norm, Pool, Reduce, Unary, Windows,
 };
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::DType;
@@ -113,7 +113,11 @@ impl Search<'_> {
         if let Some(place) = self.coded[value.index()] {
             return place;
         }
-        let place = self.new_place(value);
+        // Of what dropout leaves, that of what it took.
+        let node = self.graph.producer(value).map(|id| self.graph.node(id));
+        let taken = node.and_then(|node| self.dropped(node)).unwrap_or(value);
+        let place = self.coded[taken.index()].unwrap_or_else(|| self.new_place(taken));
+        self.coded[taken.index()] = Some(place);
         self.coded[value.index()] = Some(place);
         place
     }
@@ -172,6 +176,11 @@ impl Search<'_> {
                 let output = Output { value: node.outputs[0], place: 0, relu: false, most: None };
                 self.push(Layer::Reshape, vec![id], node.inputs.clone(), output, false);
             }
+            Op::Elementwise(Elementwise::Select) => {
+                if let Some(place) = self.dropped(node).and_then(|value| self.coded[value.index()]) {
+                    self.coded[node.outputs[0].index()] = Some(place);
+                }
+            }
             Op::Reduce(Reduce::Sum { start: 1, end: 3 })
                 if coded(node.inputs[0]) && graph.ty(node.inputs[0]).shape.rank() == 4 =>
             {
@@ -192,17 +201,37 @@ impl Search<'_> {
         if graph.ty(node.inputs[0]).dtype != DType::F32 || graph.ty(node.inputs[1]).dtype != DType::F32 {
             return;
         }
+        // Biases and factors depend on the grids around: weights that several layers share have none of their own.
+        let reads = |&&id: &&NodeId| matches!(graph.node(id).op, Op::Conv(_) | Op::MatMul(_));
+        if self.readers[node.inputs[1].index()].iter().filter(reads).count() > 1 {
+            return;
+        }
         let (mut nodes, mut folds, mut value) = (vec![id], Vec::new(), node.outputs[0]);
         let channels = graph.ty(value).shape.last().copied().unwrap_or(1);
         while let Some((reader, next)) = self.only_reader(value) {
-            let Some(fold) = Fold::of(graph, next, value, channels) else { break };
-            folds.push(fold);
+            match Fold::of(graph, next, value, channels) {
+                Some(fold) => folds.push(fold),
+                // Batch norm of a graph that trains: its factors are known when it has trained.
+                None if matches!(next.op, Op::Norm(Norm::Batch { .. })) && next.inputs[0] == value => {}
+                None => break,
+            }
             nodes.push(reader);
             value = next.outputs[0];
         }
         let output = self.activation(value, &mut nodes);
         let layer = Layer::Product { kernel, conv, per_channel: conv.is_some(), folds };
         self.push(layer, nodes, vec![node.inputs[0]], output, true);
+    }
+
+    /// What dropout takes, if a node is its last. Graphs that do not train have none: what it leaves counts as what it took.
+    fn dropped(&self, node: &Node) -> Option<ValueId> {
+        if node.op != Op::Elementwise(Elementwise::Select) {
+            return None;
+        }
+        let made = |value: ValueId| self.graph.producer(value).map(|id| self.graph.node(id));
+        let (keep, scaled) = (made(node.inputs[0])?, made(node.inputs[1])?);
+        let scales = scaled.op == Op::Elementwise(Elementwise::Binary(Binary::Mul));
+        (scales && matches!(keep.op, Op::Random(_))).then(|| scaled.inputs[0])
     }
 
     /// A relu behind a value, and a bound behind that.

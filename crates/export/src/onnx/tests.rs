@@ -1,7 +1,8 @@
 //! What is written is read back: the same states with the same elements. Damaged files are errors.
 
-use super::proto::{GraphProto, ModelProto};
+use super::proto::{GraphProto, ModelProto, element};
 use super::{OnnxModel, OnnxOptions, onnx};
+use crate::test_models::{layers_on_bytes, on_bytes};
 use crate::{Batch, ExportError, ExportGraph, Weights};
 use plimsoll_graph::Graph;
 use plimsoll_nn::zoo::{self, ZOO};
@@ -215,4 +216,40 @@ fn damaged_files_are_errors_and_nothing_panics() {
         refused += usize::from(OnnxModel::open(&path).is_err());
     }
     assert!(refused > 200, "only {refused} of 400 damaged files were refused");
+}
+
+/// Floats between ops that quantize and dequantize, with weights of signed bytes and biases of 32 bits.
+#[test]
+fn a_model_on_bytes_is_written_between_pairs_that_quantize() {
+    let scratch = Scratch::new("onnx-qdq");
+    let path = scratch.0.join("model.onnx");
+    let (step, weights) = on_bytes(&layers_on_bytes(), Batch::Dynamic, (0.125, 20));
+    onnx(&step, &weights, &path, &OnnxOptions::default()).unwrap();
+    let graph = decoded(&path);
+    let ops: Vec<&str> = graph.node.iter().map(|node| node.op_type.as_str()).collect();
+    let (q, d) = ("QuantizeLinear", "DequantizeLinear");
+    let expected = [
+        &[q, "Transpose"][..],
+        &[d, d, d, "Conv", "Relu", q],
+        &[d, "MaxPool", q],
+        &[d, d, d, "Conv", "Clip", q],
+        &[d, "GlobalAveragePool", q],
+        &["Reshape"],
+        &[d, d, d, "Gemm", q],
+        &[d],
+    ];
+    assert_eq!(ops, expected.concat());
+    let tensor = |name: &str| graph.initializer.iter().find(|tensor| tensor.name == name).unwrap();
+    let types = ["conv/kernel/codes", "conv/kernel/bias"].map(|name| tensor(name).data_type);
+    assert_eq!(types, [element::INT8, element::INT32]);
+    assert_eq!(tensor("conv/kernel/codes").dims, [5, 3, 3, 3]);
+    // Each layer reads floats of its own: runtimes join it with them.
+    for node in graph.node.iter().filter(|node| node.op_type == d) {
+        let readers = graph.node.iter().filter(|other| other.input.contains(&node.output[0])).count();
+        assert!(
+            readers == 1 || graph.output.iter().any(|output| output.name == node.output[0]),
+            "{}",
+            node.name
+        );
+    }
 }

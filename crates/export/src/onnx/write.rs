@@ -53,7 +53,8 @@ pub fn onnx(
     path: &Path,
     options: &OnnxOptions,
 ) -> Result<Exported, ExportError> {
-    let emitted = emit(step)?;
+    let source = Source { graph: step.graph(), weights };
+    let emitted = emit(step, &source)?;
     let model = ModelProto {
         ir_version: IR_VERSION,
         producer_name: "plimsoll".into(),
@@ -70,7 +71,6 @@ pub fn onnx(
         input: step.graph().inputs.iter().map(|i| value_info(step, &i.name, i.value)).collect(),
         output: step.graph().outputs.iter().map(|o| value_info(step, &o.name, o.value)).collect(),
     };
-    let source = Source { graph: step.graph(), weights };
     let writer = Writer { model, graph, tensors: &emitted.tensors, source, path };
     let bytes = writer.write(options.external_above)?;
     Ok(Exported { ops, tensors: emitted.tensors.len(), bytes })

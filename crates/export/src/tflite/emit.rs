@@ -6,7 +6,8 @@ use crate::ExportError;
 use crate::batch::ExportGraph;
 use crate::pattern::{self, Pattern};
 use crate::weights::{Elements, Source};
-use plimsoll_graph::{Graph, Node, Origin, ValueId};
+use plimsoll_graph::op::{Grid, Int8};
+use plimsoll_graph::{Graph, Node, Op, Origin, ValueId};
 use plimsoll_tensor::DType;
 use std::collections::BTreeMap;
 
@@ -19,8 +20,25 @@ pub(super) struct TfTensor {
     pub name: String,
     pub shape: Vec<i32>,
     pub element: i8,
+    /// What its elements stand for, where they are bytes or biases of bytes.
+    pub scales: Option<Scales>,
     /// Its elements, where they are constant.
     pub data: Option<Data>,
+}
+
+/// Elements stand for `scale · (element - zero)`, with a scale for each index along an axis, or one for all.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scales {
+    pub scales: Vec<f32>,
+    pub zero: i64,
+    pub axis: usize,
+}
+
+impl Scales {
+    /// Those of codes on a grid: TFLite's are 128 less.
+    pub fn of(grid: Grid) -> Self {
+        Self { scales: vec![grid.scale], zero: i64::from(grid.zero) - 128, axis: 0 }
+    }
 }
 
 /// Elements of a constant tensor, and how they are stored.
@@ -47,6 +65,8 @@ pub(super) struct TfOp {
     pub inputs: Vec<i32>,
     pub outputs: Vec<i32>,
     pub options: Options,
+    /// Whether it works on codes of bytes.
+    pub codes: bool,
 }
 
 /// What a file holds.
@@ -58,6 +78,7 @@ pub(super) struct Emitted {
 }
 
 pub(super) struct Emitter<'g> {
+    step: &'g ExportGraph,
     pub graph: &'g Graph,
     pub source: &'g Source<'g>,
     pub stored: TfliteWeights,
@@ -79,6 +100,7 @@ fn element_type(dtype: DType) -> Option<i8> {
         DType::F32 => Some(element::FLOAT32),
         DType::I32 => Some(element::INT32),
         DType::Bool => Some(element::BOOL),
+        DType::U8 => Some(element::INT8),
         _ => None,
     }
 }
@@ -91,6 +113,7 @@ pub(super) fn emit(
 ) -> Result<Emitted, ExportError> {
     let graph = step.graph();
     let mut emitter = Emitter {
+        step,
         graph,
         source,
         stored,
@@ -105,6 +128,10 @@ pub(super) fn emit(
     let mut inputs = Vec::new();
     for input in &graph.inputs {
         let tensor = emitter.tensor_of(input.name.clone(), input.value)?;
+        if let Some(grid) = only_quantized(graph, input.value) {
+            let codes = &mut emitter.tensors[tensor as usize];
+            (codes.element, codes.scales) = (element::INT8, Some(Scales::of(grid)));
+        }
         emitter.values[input.value.index()] = Some(tensor);
         inputs.push(tensor);
     }
@@ -150,7 +177,23 @@ impl<'g> Emitter<'g> {
             op: "elements".into(),
             reason: format!(" of the type {}", ty.dtype),
         })?;
-        Ok(self.add_tensor(TfTensor { name, shape: extents(&ty.shape), element, data: None }))
+        let scales = if ty.dtype == DType::U8 { Some(Scales::of(self.grid(value)?)) } else { None };
+        Ok(self.add_tensor(TfTensor { name, shape: extents(&ty.shape), element, scales, data: None }))
+    }
+
+    /// The grid of a value that is codes.
+    pub fn grid(&self, value: ValueId) -> Result<Grid, ExportError> {
+        self.step.grid(value).ok_or_else(|| ExportError::Unsupported {
+            format: "TFLite",
+            layer: self.layer.clone(),
+            op: "bytes".into(),
+            reason: " without a scale".into(),
+        })
+    }
+
+    /// Whether a tensor is codes.
+    pub fn is_codes(&self, tensor: i32) -> bool {
+        self.tensors[tensor as usize].element == element::INT8
     }
 
     /// The tensor of a value; a state is a constant.
@@ -191,7 +234,7 @@ impl<'g> Emitter<'g> {
         };
         let many = shape.iter().product::<usize>() >= LEAST_QUANTISED;
         let stored = match (self.stored, channel) {
-            (TfliteWeights::F16, _) => Stored::Half,
+            (TfliteWeights::F16, _) if self.graph.ty(value).dtype == DType::F32 => Stored::Half,
             (TfliteWeights::DynamicRange, Some(axis)) if many => Stored::Int8 { axis },
             _ => Stored::Same,
         };
@@ -204,11 +247,16 @@ impl<'g> Emitter<'g> {
         };
         let shape = extents(&shape);
         let data = Some(Data { elements, stored });
-        let mut tensor =
-            self.add_tensor(TfTensor { name: name.clone(), shape: shape.clone(), element, data });
+        let mut tensor = self.add_tensor(TfTensor {
+            name: name.clone(),
+            shape: shape.clone(),
+            element,
+            scales: None,
+            data,
+        });
         if stored == Stored::Half {
-            let wide = TfTensor { name: format!("{name}/f32"), shape, element: element::FLOAT32, data: None };
-            let wide = self.add_tensor(wide);
+            let (name, element) = (format!("{name}/f32"), element::FLOAT32);
+            let wide = self.add_tensor(TfTensor { name, shape, element, scales: None, data: None });
             self.push(Code::Dequantize, vec![tensor], vec![wide], Options::None);
             tensor = wide;
         }
@@ -241,7 +289,7 @@ impl<'g> Emitter<'g> {
         }
         let name = format!("constant_{}", self.constants.len());
         let data = Some(Data { elements: Elements::Bytes(key.2.clone()), stored: Stored::Same });
-        let tensor = self.add_tensor(TfTensor { name, shape: key.1.clone(), element, data });
+        let tensor = self.add_tensor(TfTensor { name, shape: key.1.clone(), element, scales: None, data });
         self.constants.insert(key, tensor);
         tensor
     }
@@ -266,16 +314,48 @@ impl<'g> Emitter<'g> {
     }
 
     pub fn push(&mut self, code: Code, inputs: Vec<i32>, outputs: Vec<i32>, options: Options) {
-        self.ops.push(TfOp { code, inputs, outputs, options });
+        let codes = inputs.first().is_some_and(|&tensor| self.is_codes(tensor));
+        self.ops.push(TfOp { code, inputs, outputs, options, codes });
     }
 
     /// An op with a float result of this shape.
     pub fn float_op(&mut self, code: Code, inputs: Vec<i32>, shape: &[usize], options: Options) -> i32 {
         let name = format!("{}/{code:?}_{}", self.layer, self.tensors.len());
         let (shape, element) = (extents(shape), element::FLOAT32);
-        let output = self.add_tensor(TfTensor { name, shape, element, data: None });
+        let output = self.add_tensor(TfTensor { name, shape, element, scales: None, data: None });
         self.push(code, inputs, vec![output], options);
         output
+    }
+
+    /// An op whose result has the elements of its first input and this shape.
+    pub fn like_op(&mut self, code: Code, inputs: Vec<i32>, shape: &[usize], options: Options) -> i32 {
+        let name = format!("{}/{code:?}_{}", self.layer, self.tensors.len());
+        let TfTensor { element, scales, .. } = self.tensors[inputs[0] as usize].clone();
+        let output = self.add_tensor(TfTensor { name, shape: extents(shape), element, scales, data: None });
+        self.push(code, inputs, vec![output], options);
+        output
+    }
+
+    /// A constant code, as a scalar on the grid of another tensor.
+    pub fn code(&mut self, code: u8, like: i32) -> i32 {
+        let name = format!("code_{}", self.tensors.len());
+        let scales = self.tensors[like as usize].scales.clone();
+        let data = Some(Data { elements: Elements::Bytes(vec![code ^ 0x80]), stored: Stored::Same });
+        self.add_tensor(TfTensor { name, shape: vec![], element: element::INT8, scales, data })
+    }
+
+    /// A state of integers with its axes in another order, and what they stand for.
+    pub fn integers(
+        &mut self,
+        value: ValueId,
+        order: &[usize],
+        element: i8,
+        scales: Scales,
+    ) -> Result<i32, ExportError> {
+        let tensor = self.weight(value, order, None)?;
+        let integers = &mut self.tensors[tensor as usize];
+        (integers.element, integers.scales) = (element, Some(scales));
+        Ok(tensor)
     }
 
     /// An op whose result is a node's first output.
@@ -296,17 +376,14 @@ impl<'g> Emitter<'g> {
     pub fn set(&mut self, value: ValueId, tensor: i32) {
         self.values[value.index()] = Some(tensor);
     }
+}
 
-    /// The elements of a small state.
-    pub fn vector(&self, value: ValueId) -> Result<Option<Vec<f32>>, ExportError> {
-        let Origin::State(state) = self.graph.origin(value) else { return Ok(None) };
-        let mut values = Vec::new();
-        self.source.each(&Elements::State { state, order: Vec::new() }, |bytes| {
-            values.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-            Ok(())
-        })?;
-        Ok(Some(values))
-    }
+/// The grid of a value that is read by nothing but ops that put it on one.
+fn only_quantized(graph: &Graph, value: ValueId) -> Option<Grid> {
+    let mut readers = graph.nodes.iter().filter(|node| node.inputs.contains(&value));
+    let Op::Int8(Int8::Quantize(grid)) = readers.next()?.op else { return None };
+    let leaves = graph.outputs.iter().any(|output| output.value == value);
+    (!leaves && readers.all(|node| node.op == Op::Int8(Int8::Quantize(grid)))).then_some(grid)
 }
 
 pub(super) fn extents(shape: &[usize]) -> Vec<i32> {

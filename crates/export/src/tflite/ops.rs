@@ -1,7 +1,7 @@
 //! From nodes to TFLite ops.
 
 use super::emit::Emitter;
-use super::schema::{Code, Options, Padding};
+use super::schema::{Activation, Code, Options, Padding};
 use crate::ExportError;
 use crate::pattern::Pattern;
 use plimsoll_graph::op::{
@@ -10,6 +10,16 @@ use plimsoll_graph::op::{
 };
 use plimsoll_graph::{Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::DType;
+
+/// What an image is padded with.
+#[derive(Clone, Copy)]
+pub(super) enum Fill {
+    /// Zero, or its code.
+    Zero,
+    Number(f32),
+    /// A code of bytes.
+    Code(u8),
+}
 
 impl Emitter<'_> {
     pub(super) fn node(&mut self, id: NodeId) -> Result<(), ExportError> {
@@ -28,6 +38,7 @@ impl Emitter<'_> {
             Op::Resize(op) => self.resize(node, op),
             Op::Norm(op) => self.norm(node, op),
             Op::Attention(op) => self.attention(node, op),
+            Op::Int8(op) => self.int8(node, op),
             Op::Index(Index::Gather) => {
                 let inputs = self.all(node)?;
                 self.finish(node, Code::Gather, inputs, Options::None)
@@ -39,7 +50,6 @@ impl Emitter<'_> {
             | Op::Random(_)
             | Op::Quantise(_)
             | Op::Prune(_)
-            | Op::Int8(_)
             | Op::Exchange(_) => Err(self.unsupported(node, "")),
         }
     }
@@ -52,7 +62,7 @@ impl Emitter<'_> {
         match *pattern {
             Pattern::BatchNorm { x, gain, bias, mean, variance, eps } => {
                 // Known numbers: one factor and one summand for each channel.
-                let read = [gain, bias, mean, variance].map(|v| self.vector(v));
+                let read = [gain, bias, mean, variance].map(|v| self.source.vector(v, f32::from_le_bytes));
                 let [Ok(Some(gain)), Ok(Some(bias)), Ok(Some(mean)), Ok(Some(variance))] = read else {
                     return Err(self.unsupported(node, " of statistics that are computed"));
                 };
@@ -208,9 +218,13 @@ impl Emitter<'_> {
 
     /// The inputs of a padding op.
     fn padded(&mut self, x: i32, around: &[[usize; 2]], value: f64) -> Vec<i32> {
+        vec![x, self.pads(around), self.floats(&[], &[value as f32])]
+    }
+
+    /// How much is added before and after each axis.
+    fn pads(&mut self, around: &[[usize; 2]]) -> i32 {
         let bytes = around.iter().flatten().flat_map(|&n| (n as i32).to_le_bytes()).collect();
-        let pads = self.constant(super::schema::element::INT32, vec![around.len() as i32, 2], bytes);
-        vec![x, pads, self.floats(&[], &[value as f32])]
+        self.constant(super::schema::element::INT32, vec![around.len() as i32, 2], bytes)
     }
 
     /// The inputs of a slice.
@@ -247,7 +261,8 @@ impl Emitter<'_> {
             if let Some(bias) = bias {
                 inputs.push(self.value(bias)?);
             }
-            return self.finish(node, Code::FullyConnected, inputs, Options::FullyConnected);
+            let options = Options::FullyConnected { activation: Activation::None };
+            return self.finish(node, Code::FullyConnected, inputs, options);
         }
         if bias.is_some() {
             return Err(self.unsupported(node, " with a bias and no weights"));
@@ -263,7 +278,7 @@ impl Emitter<'_> {
     }
 
     /// The padding of a window as TFLite has it.
-    fn padding(g: Geometry, image: [usize; 2]) -> Option<Padding> {
+    pub(super) fn padding(g: Geometry, image: [usize; 2]) -> Option<Padding> {
         let same = same_padding(image, reach(g.window, g.dilation), g.stride);
         match g.padding {
             [[0, 0], [0, 0]] => Some(Padding::Valid),
@@ -273,11 +288,11 @@ impl Emitter<'_> {
     }
 
     /// An image as a window takes it: padded before where TFLite has no padding of that kind, or where `always` is set.
-    fn windowed(
+    pub(super) fn windowed(
         &mut self,
         x: ValueId,
         g: Geometry,
-        value: f64,
+        fill: Fill,
         always: bool,
     ) -> Result<(i32, Padding), ExportError> {
         let &[n, h, w, c] = self.shape(x) else { return Ok((self.value(x)?, Padding::Valid)) };
@@ -286,9 +301,21 @@ impl Emitter<'_> {
             Some(padding) if padding == Padding::Valid || !always => (tensor, padding),
             _ => {
                 let [[top, bottom], [left, right]] = g.padding;
-                let inputs = self.padded(tensor, &[[0, 0], [top, bottom], [left, right], [0, 0]], value);
+                let pads = self.pads(&[[0, 0], [top, bottom], [left, right], [0, 0]]);
+                let mut inputs = vec![tensor, pads];
+                let code = match fill {
+                    Fill::Zero => Code::Pad,
+                    Fill::Number(value) => {
+                        inputs.push(self.floats(&[], &[value]));
+                        Code::PadV2
+                    }
+                    Fill::Code(code) => {
+                        inputs.push(self.code(code, tensor));
+                        Code::PadV2
+                    }
+                };
                 let shape = [n, h + top + bottom, w + left + right, c];
-                (self.float_op(Code::PadV2, inputs, &shape, Options::None), Padding::Valid)
+                (self.like_op(code, inputs, &shape, Options::None), Padding::Valid)
             }
         })
     }
@@ -297,8 +324,8 @@ impl Emitter<'_> {
         let (x, kernel) = (node.inputs[0], node.inputs[1]);
         match *op {
             Conv::Forward { geometry, groups, .. } => {
-                let (stride, dilation) = (geometry.stride, geometry.dilation);
-                let (image, padding) = self.windowed(x, geometry, 0.0, false)?;
+                let (stride, dilation, activation) = (geometry.stride, geometry.dilation, Activation::None);
+                let (image, padding) = self.windowed(x, geometry, Fill::Zero, false)?;
                 let channels = self.shape(x)[3];
                 let depthwise = groups == channels && groups > 1;
                 let (code, weights, options) = if depthwise {
@@ -307,11 +334,11 @@ impl Emitter<'_> {
                     (
                         Code::DepthwiseConv2d,
                         weights,
-                        Options::Depthwise { padding, stride, dilation, multiplier },
+                        Options::Depthwise { padding, stride, dilation, multiplier, activation },
                     )
                 } else {
                     let weights = self.weight(kernel, &[3, 0, 1, 2], Some(Some(0)))?;
-                    (Code::Conv2d, weights, Options::Conv { padding, stride, dilation })
+                    (Code::Conv2d, weights, Options::Conv { padding, stride, dilation, activation })
                 };
                 let bias = match bias {
                     Some(bias) => self.value(bias)?,
@@ -349,13 +376,31 @@ impl Emitter<'_> {
     }
 
     fn pool(&mut self, node: &Node, op: &Pool) -> Result<(), ExportError> {
+        match *op {
+            Pool::Max { windows } => self.max_pool(node, windows, Fill::Number(f32::MIN)),
+            Pool::Average { windows, count_padding } => {
+                self.windows(node, windows, Code::AveragePool2d, Fill::Zero, count_padding)
+            }
+            Pool::MaxGrad { .. } | Pool::AverageGrad { .. } => Err(self.unsupported(node, "")),
+        }
+    }
+
+    /// The largest elements of windows, which are padded with what is never the largest.
+    pub(super) fn max_pool(&mut self, node: &Node, windows: Windows, fill: Fill) -> Result<(), ExportError> {
+        self.windows(node, windows, Code::MaxPool2d, fill, false)
+    }
+
+    /// Elements of windows as one. `counts`: padding is a part of the image.
+    fn windows(
+        &mut self,
+        node: &Node,
+        windows: Windows,
+        code: Code,
+        fill: Fill,
+        counts: bool,
+    ) -> Result<(), ExportError> {
         let x = node.inputs[0];
         let &[_, h, w, _] = self.shape(x) else { return Err(self.unsupported(node, "")) };
-        let (windows, code, fill) = match op {
-            Pool::Max { windows } => (*windows, Code::MaxPool2d, f64::from(f32::MIN)),
-            Pool::Average { windows, .. } => (*windows, Code::AveragePool2d, 0.0),
-            Pool::MaxGrad { .. } | Pool::AverageGrad { .. } => return Err(self.unsupported(node, "")),
-        };
         let geometry = match windows {
             Windows::Sliding(geometry) => geometry,
             Windows::Adaptive { output } if h % output[0] == 0 && w % output[1] == 0 => {
@@ -376,7 +421,6 @@ impl Emitter<'_> {
             return Err(self.unsupported(node, " with dilated windows"));
         }
         // TFLite's means count elements of the image alone; zeros that are added before are a part of it.
-        let counts = matches!(op, Pool::Average { count_padding: true, .. });
         let (tensor, padding) = self.windowed(x, geometry, fill, counts)?;
         if code == Code::AveragePool2d && !counts && tensor != self.value(x)? {
             return Err(self.unsupported(node, " with this padding"));

@@ -32,6 +32,7 @@ pub(super) enum Code {
     ResizeBilinear = 23,
     Softmax = 25,
     Tanh = 28,
+    Pad = 34,
     Gather = 36,
     Transpose = 39,
     Mean = 40,
@@ -60,6 +61,7 @@ pub(super) enum Code {
     ResizeNearestNeighbor = 97,
     Abs = 101,
     Cos = 108,
+    Quantize = 114,
     Round = 116,
     SelectV2 = 123,
     BatchMatmul = 126,
@@ -68,11 +70,22 @@ pub(super) enum Code {
 }
 
 impl Code {
-    /// The version of the op that is written.
-    pub fn version(self) -> i32 {
-        match self {
-            Self::BroadcastTo => 2,
-            Self::Dequantize => 3,
+    /// The version of the op that is written, on codes of bytes or on floats.
+    pub fn version(self, codes: bool) -> i32 {
+        match (self, codes) {
+            (Self::FullyConnected, true) => 4,
+            (Self::Conv2d | Self::DepthwiseConv2d, true) | (Self::Dequantize, false) => 3,
+            (
+                Self::Add
+                | Self::MaxPool2d
+                | Self::Mean
+                | Self::Minimum
+                | Self::Pad
+                | Self::PadV2
+                | Self::Dequantize,
+                true,
+            )
+            | (Self::BroadcastTo, _) => 2,
             _ => 1,
         }
     }
@@ -85,19 +98,54 @@ pub(super) enum Padding {
     Valid = 1,
 }
 
+/// What is done to the result of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activation {
+    None = 0,
+    Relu = 1,
+    Relu6 = 3,
+}
+
 /// The options of an op. Pairs are height and width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Options {
     None,
-    Conv { padding: Padding, stride: [usize; 2], dilation: [usize; 2] },
-    Depthwise { padding: Padding, stride: [usize; 2], dilation: [usize; 2], multiplier: usize },
-    Pool { padding: Padding, stride: [usize; 2], window: [usize; 2] },
-    FullyConnected,
-    Concatenation { axis: usize },
+    Conv {
+        padding: Padding,
+        stride: [usize; 2],
+        dilation: [usize; 2],
+        activation: Activation,
+    },
+    Depthwise {
+        padding: Padding,
+        stride: [usize; 2],
+        dilation: [usize; 2],
+        multiplier: usize,
+        activation: Activation,
+    },
+    Pool {
+        padding: Padding,
+        stride: [usize; 2],
+        window: [usize; 2],
+    },
+    FullyConnected {
+        activation: Activation,
+    },
+    Add {
+        activation: Activation,
+    },
+    Concatenation {
+        axis: usize,
+    },
     Softmax,
     Reducer,
-    TransposeConv { padding: Padding, stride: [usize; 2] },
-    Bilinear { align_corners: bool },
+    TransposeConv {
+        padding: Padding,
+        stride: [usize; 2],
+    },
+    Bilinear {
+        align_corners: bool,
+    },
     Nearest,
 }
 
@@ -116,19 +164,21 @@ impl Options {
         };
         let kind = match self {
             Self::None => 0,
-            Self::Conv { padding, stride, dilation } => {
+            Self::Conv { padding, stride, dilation, activation } => {
                 b.push_slot_always(field(0), padding as i8);
                 b.push_slot_always(field(1), int(stride[1]));
                 b.push_slot_always(field(2), int(stride[0]));
+                b.push_slot_always(field(3), activation as i8);
                 b.push_slot_always(field(4), int(dilation[1]));
                 b.push_slot_always(field(5), int(dilation[0]));
                 1
             }
-            Self::Depthwise { padding, stride, dilation, multiplier } => {
+            Self::Depthwise { padding, stride, dilation, multiplier, activation } => {
                 b.push_slot_always(field(0), padding as i8);
                 b.push_slot_always(field(1), int(stride[1]));
                 b.push_slot_always(field(2), int(stride[0]));
                 b.push_slot_always(field(3), int(multiplier));
+                b.push_slot_always(field(4), activation as i8);
                 b.push_slot_always(field(5), int(dilation[1]));
                 b.push_slot_always(field(6), int(dilation[0]));
                 2
@@ -141,7 +191,14 @@ impl Options {
                 b.push_slot_always(field(4), int(window[0]));
                 5
             }
-            Self::FullyConnected => 8,
+            Self::FullyConnected { activation } => {
+                b.push_slot_always(field(0), activation as i8);
+                8
+            }
+            Self::Add { activation } => {
+                b.push_slot_always(field(0), activation as i8);
+                11
+            }
             Self::Softmax => {
                 b.push_slot_always(field(0), 1.0f32);
                 9

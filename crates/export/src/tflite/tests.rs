@@ -1,8 +1,13 @@
 //! Which models leave as TFLite, and how large their files are. That they run is checked by `benches/export_peers.py`.
 
+use super::emit::{Scales, emit};
+use super::schema::{Activation, Code, Options, element};
 use super::{TfliteWeights, tflite};
+use crate::test_models::{layers_on_bytes, on_bytes};
+use crate::weights::Source;
 use crate::{Batch, ExportError, ExportGraph, Weights};
 use plimsoll_nn::zoo::{self, ZOO};
+use plimsoll_nn::{Conv2d, Dense, Flatten, Model, Sequential, Sigmoid};
 use plimsoll_testing::Scratch;
 use std::fs;
 
@@ -48,4 +53,84 @@ fn weights_of_fewer_bits_take_fewer_bytes() {
     });
     let [f16, range] = [bytes[1] / bytes[0], bytes[2] / bytes[0]];
     assert!((0.5..0.52).contains(&f16) && (0.25..0.28).contains(&range), "{bytes:?}");
+}
+
+#[test]
+fn a_model_on_bytes_has_integers_from_its_input_to_its_output() {
+    let (step, weights) = on_bytes(&layers_on_bytes(), Batch::Fixed(2), (0.125, 20));
+    let source = Source { graph: step.graph(), weights: &weights };
+    let emitted = emit(&step, &source, TfliteWeights::F32).unwrap();
+    let codes: Vec<Code> = emitted.ops.iter().map(|op| op.code).collect();
+    let expected = [
+        Code::Pad,
+        Code::Conv2d,
+        Code::MaxPool2d,
+        Code::Conv2d,
+        Code::Mean,
+        Code::Reshape,
+        Code::FullyConnected,
+    ];
+    assert_eq!(codes, expected);
+    assert!(emitted.ops.iter().all(|op| op.codes));
+    // Activations have the grid, 128 less; shapes and axes are no activations.
+    let grid = Scales { scales: vec![0.125], zero: -108, axis: 0 };
+    for op in &emitted.ops {
+        for &tensor in [op.inputs[0]].iter().chain(&op.outputs) {
+            let tensor = &emitted.tensors[tensor as usize];
+            assert_eq!(
+                (tensor.element, tensor.scales.as_ref()),
+                (element::INT8, Some(&grid)),
+                "{}",
+                tensor.name
+            );
+        }
+    }
+    assert_eq!((emitted.inputs.len(), emitted.outputs.len()), (1, 1));
+    // Weights have a scale for each channel of a convolution and one for a dense layer; biases that times the input's.
+    let weight = 0.5f32 / 127.0;
+    for (op, scales) in [(1, 5), (3, 6), (6, 1)] {
+        let [weights, bias] = [1, 2].map(|input| &emitted.tensors[emitted.ops[op].inputs[input] as usize]);
+        assert_eq!((weights.element, bias.element), (element::INT8, element::INT32));
+        assert_eq!(weights.scales, Some(Scales { scales: vec![weight; scales], zero: 0, axis: 0 }));
+        assert_eq!(bias.scales, Some(Scales { scales: vec![weight * 0.125; scales], zero: 0, axis: 0 }));
+    }
+    let activation = |op: usize| match emitted.ops[op].options {
+        Options::Conv { activation, .. } | Options::FullyConnected { activation } => Some(activation),
+        _ => None,
+    };
+    let found = [1, 3, 6].map(activation);
+    assert_eq!(found, [Some(Activation::Relu), Some(Activation::Relu6), Some(Activation::None)]);
+}
+
+#[test]
+fn what_has_no_layer_on_bytes_is_floats_between_them() {
+    let model = Sequential::classifier([4, 4, 3], 4)
+        .layer("conv", Conv2d::new(5, 3))
+        .layer("sigmoid", Sigmoid)
+        .layer("flatten", Flatten)
+        .layer("head", Dense::new(4));
+    let (step, weights) = on_bytes(&model, Batch::Fixed(1), (0.125, 20));
+    let source = Source { graph: step.graph(), weights: &weights };
+    let emitted = emit(&step, &source, TfliteWeights::F32).unwrap();
+    let codes: Vec<Code> = emitted.ops.iter().map(|op| op.code).collect();
+    let expected =
+        [Code::Conv2d, Code::Dequantize, Code::Logistic, Code::Reshape, Code::Quantize, Code::FullyConnected];
+    assert_eq!(codes, expected);
+    let versions: Vec<i32> = emitted.ops.iter().map(|op| op.code.version(op.codes)).collect();
+    assert_eq!(versions, [3, 2, 1, 1, 1, 4]);
+}
+
+#[test]
+fn a_model_on_bytes_takes_a_quarter_of_its_file() {
+    let scratch = Scratch::new("tflite-int8");
+    let path = scratch.0.join("model.tflite");
+    let models: [Box<dyn Model>; 2] = [Box::new(zoo::lenet()), Box::new(zoo::resnet20())];
+    for model in &models {
+        let (step, weights) = on_bytes(model, Batch::Fixed(1), (0.1, 3));
+        let bytes = tflite(&step, &weights, &path, TfliteWeights::F32).unwrap().bytes;
+        assert_eq!(bytes, fs::metadata(&path).unwrap().len());
+        let floats = ExportGraph::new(model, Batch::Fixed(1)).unwrap();
+        let floats = tflite(&floats, &Ones, &path, TfliteWeights::F32).unwrap().bytes;
+        assert!(100 * bytes <= 27 * floats, "{}: {bytes} {floats}", model.name());
+    }
 }

@@ -1,6 +1,6 @@
 //! Writes a TFLite file: the flatbuffer first, with the places of all elements, then the elements one after another.
 
-use super::emit::{Data, Emitted, Stored, TfOp, TfTensor, emit};
+use super::emit::{Data, Emitted, Scales, Stored, TfOp, TfTensor, emit};
 use super::schema::{Code, field};
 use crate::batch::ExportGraph;
 use crate::file::PartialFile;
@@ -8,7 +8,7 @@ use crate::weights::{Elements, Source};
 use crate::{ExportError, Exported, Weights};
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, Vector, WIPOffset};
 use plimsoll_tensor::f16;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
@@ -46,10 +46,13 @@ pub fn tflite(
     stored: TfliteWeights,
 ) -> Result<Exported, ExportError> {
     let source = Source { graph: step.graph(), weights };
-    let emitted = emit(step, &source, stored)?;
-    let scales =
-        emitted.tensors.iter().map(|tensor| scales_of(&source, tensor)).collect::<Result<Vec<_>, _>>()?;
-    let file = Writer { step, emitted: &emitted, scales: &scales, source: &source };
+    let mut emitted = emit(step, &source, stored)?;
+    for tensor in &mut emitted.tensors {
+        if let Some(scales) = scales_of(&source, tensor)? {
+            tensor.scales = Some(scales);
+        }
+    }
+    let file = Writer { step, emitted: &emitted, source: &source };
     let bytes = file.write(path)?;
     Ok(Exported { ops: emitted.ops.len(), tensors: emitted.tensors.len(), bytes })
 }
@@ -68,8 +71,8 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
 }
 
 /// The scales of a tensor that is stored as bytes: of each channel its largest magnitude, by 127.
-fn scales_of(source: &Source<'_>, tensor: &TfTensor) -> Result<Vec<f32>, ExportError> {
-    let Some(Data { elements, stored: Stored::Int8 { axis } }) = &tensor.data else { return Ok(Vec::new()) };
+fn scales_of(source: &Source<'_>, tensor: &TfTensor) -> Result<Option<Scales>, ExportError> {
+    let Some(Data { elements, stored: Stored::Int8 { axis } }) = &tensor.data else { return Ok(None) };
     let (count, inner) = channels(tensor, *axis);
     let (mut most, mut at) = (vec![0.0f32; count], 0usize);
     source.each(elements, |bytes| {
@@ -80,13 +83,13 @@ fn scales_of(source: &Source<'_>, tensor: &TfTensor) -> Result<Vec<f32>, ExportE
         }
         Ok(())
     })?;
-    Ok(most.into_iter().map(|most| if most > 0.0 { most / MOST } else { 1.0 }).collect())
+    let scales = most.into_iter().map(|most| if most > 0.0 { most / MOST } else { 1.0 }).collect();
+    Ok(Some(Scales { scales, zero: 0, axis: axis.unwrap_or(0) }))
 }
 
 struct Writer<'a> {
     step: &'a ExportGraph,
     emitted: &'a Emitted,
-    scales: &'a [Vec<f32>],
     source: &'a Source<'a>,
 }
 
@@ -144,11 +147,13 @@ impl Writer<'_> {
                 _ => out.write_all(bytes).map_err(failed),
             });
         };
-        let (count, inner) = channels(&self.emitted.tensors[i], axis);
+        let tensor = &self.emitted.tensors[i];
+        let scales = tensor.scales.as_ref().map_or(&[1.0][..], |scales| &scales.scales);
+        let (count, inner) = channels(tensor, axis);
         let mut at = 0usize;
         self.source.each(&data.elements, |bytes| {
             let quantised = floats(bytes).map(|value| {
-                let scale = self.scales[i][at / inner % count];
+                let scale = scales[at / inner % count];
                 at += 1;
                 (value / scale).round().clamp(-MOST, MOST) as i8 as u8
             });
@@ -177,9 +182,14 @@ impl Writer<'_> {
             buffers.push(b.end_table(table));
             at = (at + bytes).next_multiple_of(ALIGNMENT);
         }
-        let written: Vec<Table> =
-            tensors.iter().enumerate().map(|(i, tensor)| self.tensor(b, i, tensor, buffer_of[i])).collect();
-        let codes: Vec<Code> = ops.iter().map(|op| op.code).collect::<BTreeSet<_>>().into_iter().collect();
+        let mut zeros = BTreeMap::new();
+        let written: Vec<Table> = tensors
+            .iter()
+            .zip(buffer_of)
+            .map(|(tensor, buffer)| table_of(b, tensor, buffer, &mut zeros))
+            .collect();
+        let codes: Vec<(Code, bool)> =
+            ops.iter().map(|op| (op.code, op.codes)).collect::<BTreeSet<_>>().into_iter().collect();
         let operators: Vec<Table> = ops.iter().map(|op| operator(b, op, &codes)).collect();
         let subgraph = {
             let (tensors, operators) = (tables(b, &written), tables(b, &operators));
@@ -193,7 +203,8 @@ impl Writer<'_> {
             b.push_slot_always(field(4), name);
             b.end_table(table)
         };
-        let codes: Vec<Table> = codes.into_iter().map(|code| operator_code(b, code)).collect();
+        let codes: Vec<Table> =
+            codes.into_iter().map(|(code, codes)| operator_code(b, code, codes)).collect();
         let signature = self.signature(b);
         let (codes, subgraphs) = (tables(b, &codes), tables(b, &[subgraph]));
         let (buffers, signatures) = (tables(b, &buffers), tables(b, &[signature]));
@@ -208,32 +219,6 @@ impl Writer<'_> {
         let model = b.end_table(table);
         b.finish(model, Some("TFL3"));
         b.finished_data().to_vec()
-    }
-
-    fn tensor(&self, b: &mut FlatBufferBuilder<'_>, i: usize, tensor: &TfTensor, buffer: u32) -> Table {
-        let quantisation = (!self.scales[i].is_empty()).then(|| {
-            let scales = b.create_vector(&self.scales[i]);
-            let zeros = b.create_vector(&vec![0i64; self.scales[i].len()]);
-            let axis = match tensor.data.as_ref().map(|data| data.stored) {
-                Some(Stored::Int8 { axis: Some(axis) }) => axis as i32,
-                _ => 0,
-            };
-            let table = b.start_table();
-            b.push_slot_always(field(2), scales);
-            b.push_slot_always(field(3), zeros);
-            b.push_slot_always(field(6), axis);
-            b.end_table(table)
-        });
-        let (shape, name) = (b.create_vector(&tensor.shape), b.create_string(&tensor.name));
-        let table = b.start_table();
-        b.push_slot_always(field(0), shape);
-        b.push_slot_always(field(1), tensor.element);
-        b.push_slot_always(field(2), buffer);
-        b.push_slot_always(field(3), name);
-        if let Some(quantisation) = quantisation {
-            b.push_slot_always(field(4), quantisation);
-        }
-        b.end_table(table)
     }
 
     /// Tensors with their names.
@@ -266,10 +251,41 @@ fn tables<'b>(b: &mut FlatBufferBuilder<'b>, tables: &[Table]) -> Tables<'b> {
     b.create_vector(tables)
 }
 
-fn operator(b: &mut FlatBufferBuilder<'_>, op: &TfOp, codes: &[Code]) -> Table {
+/// Vectors of one zero point, by its value and their length: there is one for all channels of all weights of that many.
+type Zeros<'b> = BTreeMap<(i64, usize), WIPOffset<Vector<'b, i64>>>;
+
+fn table_of<'b>(
+    b: &mut FlatBufferBuilder<'b>,
+    tensor: &TfTensor,
+    buffer: u32,
+    zeros: &mut Zeros<'b>,
+) -> Table {
+    let quantisation = tensor.scales.as_ref().map(|Scales { scales, zero, axis }| {
+        let key = (*zero, scales.len());
+        let zeros = *zeros.entry(key).or_insert_with(|| b.create_vector(&vec![*zero; scales.len()]));
+        let scales = b.create_vector(scales);
+        let table = b.start_table();
+        b.push_slot_always(field(2), scales);
+        b.push_slot_always(field(3), zeros);
+        b.push_slot_always(field(6), *axis as i32);
+        b.end_table(table)
+    });
+    let (shape, name) = (b.create_vector(&tensor.shape), b.create_string(&tensor.name));
+    let table = b.start_table();
+    b.push_slot_always(field(0), shape);
+    b.push_slot_always(field(1), tensor.element);
+    b.push_slot_always(field(2), buffer);
+    b.push_slot_always(field(3), name);
+    if let Some(quantisation) = quantisation {
+        b.push_slot_always(field(4), quantisation);
+    }
+    b.end_table(table)
+}
+
+fn operator(b: &mut FlatBufferBuilder<'_>, op: &TfOp, codes: &[(Code, bool)]) -> Table {
     let options = op.options.write(b);
     let (inputs, outputs) = (b.create_vector(&op.inputs), b.create_vector(&op.outputs));
-    let code = codes.iter().position(|code| *code == op.code).unwrap_or(0) as u32;
+    let code = codes.iter().position(|code| *code == (op.code, op.codes)).unwrap_or(0) as u32;
     let table = b.start_table();
     b.push_slot_always(field(0), code);
     b.push_slot_always(field(1), inputs);
@@ -281,12 +297,12 @@ fn operator(b: &mut FlatBufferBuilder<'_>, op: &TfOp, codes: &[Code]) -> Table {
     b.end_table(table)
 }
 
-fn operator_code(b: &mut FlatBufferBuilder<'_>, code: Code) -> Table {
+fn operator_code(b: &mut FlatBufferBuilder<'_>, code: Code, codes: bool) -> Table {
     let number = code as i32;
     let table = b.start_table();
     // Programs of before the field for all numbers read the first, up to 127.
     b.push_slot_always(field(0), number.min(127) as i8);
-    b.push_slot_always(field(2), code.version());
+    b.push_slot_always(field(2), code.version(codes));
     b.push_slot_always(field(3), number);
     b.end_table(table)
 }

@@ -10,7 +10,7 @@ use crate::TrainError;
 use crate::session::parameter_of;
 use plimsoll_export::{ExportError, Weights};
 use plimsoll_graph::{Graph, Role};
-use plimsoll_nn::{AVERAGE, MASK};
+use plimsoll_nn::{AVERAGE, MASK, RANGES};
 use plimsoll_plan::{PlanSet, Prepared};
 use plimsoll_tensor::{TensorType, mask_bytes};
 use std::borrow::Cow;
@@ -134,6 +134,9 @@ impl WeightsFile {
         let mut matched = matched(&wanted, &opened, path, names)?;
         if !checkpoint {
             matched.tell_unknown();
+        }
+        if matched.differences.is_empty() && matched.places.len() < states.len() {
+            matched.differences.push(format!("there is no `{RANGES}`"));
         }
         if !matched.differences.is_empty() {
             let (path, differences) = (path.display().to_string(), matched.differences);
@@ -335,8 +338,8 @@ fn matched(
 ) -> Result<Matched, TrainError> {
     let mut found = Matched::default();
     let mut unused: BTreeSet<String> = file.tensors.tensors().into_keys().collect();
-    // PyTorch's count of batches has no counterpart here.
-    unused.retain(|name| !name.ends_with("num_batches_tracked"));
+    // PyTorch's count of batches has no counterpart here; ranges are for models that learn them.
+    unused.retain(|name| !name.ends_with("num_batches_tracked") && name != RANGES);
     for &(i, own, ty) in states {
         let names = names(own);
         let place = match names.iter().find(|name| file.tensors.info(name).is_some()) {
@@ -345,6 +348,11 @@ fn matched(
                     let names = sparse::names(own);
                     unused.retain(|name| !names.contains(name));
                     Ok(From::Sparse(place, own.to_string()))
+                }
+                // They are learned anew.
+                None if own == RANGES => {
+                    found.names.fresh.push(own.to_string());
+                    continue;
                 }
                 None => Err(format!("there is no `{}`, nor `{}`", names[0], names[1])),
             },

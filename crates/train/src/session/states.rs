@@ -193,8 +193,17 @@ impl Session {
         format: Format,
         batch: Batch,
     ) -> Result<Exported, TrainError> {
+        self.export_step(path, format, &ExportGraph::new(self.trainer.model.as_ref(), batch)?)
+    }
+
+    /// As [`Session::export`], of a step whose states are this session's: that of a model on bytes, for one that runs it.
+    pub fn export_step(
+        &self,
+        path: impl AsRef<Path>,
+        format: Format,
+        step: &ExportGraph,
+    ) -> Result<Exported, TrainError> {
         self.check_not_poisoned()?;
-        let step = ExportGraph::new(self.trainer.model.as_ref(), batch)?;
         let states = step.graph().states.iter().map(|state| {
             let average = self.plans.states.iter().position(|s| parameter_of(s) == Some(&state.name));
             average.map_or_else(|| self.state_index(&state.name), Ok)

@@ -12,5 +12,6 @@ mod mistakes;
 mod numerics;
 mod plan_cache;
 mod pruning;
+mod quantize_aware;
 mod ranks;
 mod replicas;

@@ -5,6 +5,7 @@
 
 mod attention;
 mod elementwise;
+mod int8;
 mod movement;
 mod patterns;
 mod reduce;
@@ -14,7 +15,7 @@ use super::proto::{AttributeProto, NodeProto, TensorProto, attribute, element};
 use crate::ExportError;
 use crate::batch::{ExportGraph, Extent};
 use crate::pattern::{self, Pattern};
-use crate::weights::Elements;
+use crate::weights::{Elements, Source};
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,7 @@ enum Order {
 
 struct Emitter<'g> {
     step: &'g ExportGraph,
+    source: &'g Source<'g>,
     graph: &'g Graph,
     nodes: Vec<NodeProto>,
     tensors: Vec<NamedTensor>,
@@ -79,11 +81,12 @@ pub(crate) fn element_type(dtype: DType) -> i32 {
 }
 
 /// The nodes and tensors of a step.
-pub(crate) fn emit(step: &ExportGraph) -> Result<Emitted, ExportError> {
+pub(crate) fn emit(step: &ExportGraph, source: &Source<'_>) -> Result<Emitted, ExportError> {
     let graph = step.graph();
     let count = graph.value_count();
     let mut emitter = Emitter {
         step,
+        source,
         graph,
         nodes: Vec::new(),
         tensors: Vec::new(),
@@ -128,13 +131,13 @@ impl<'g> Emitter<'g> {
             Op::Norm(op) => self.norm(node, op),
             Op::Attention(op) => self.attention(node, op),
             Op::Index(op) => self.index(node, op),
+            Op::Int8(op) => self.int8(node, op),
             Op::Fused(_)
             | Op::Recurrent(_)
             | Op::Loss(_)
             | Op::Random(_)
             | Op::Quantise(_)
             | Op::Prune(_)
-            | Op::Int8(_)
             | Op::Exchange(_) => Err(self.unsupported(node, "")),
         }
     }
@@ -302,12 +305,17 @@ impl<'g> Emitter<'g> {
 
     /// A state as a tensor of the file.
     fn state(&mut self, state: usize, order: &[usize], dims: Vec<usize>) -> String {
+        let element = element_type(self.graph.ty(self.graph.states[state].input).dtype);
+        self.state_as(state, order, dims, element)
+    }
+
+    /// As [`Emitter::state`], with its bytes as elements of another type.
+    fn state_as(&mut self, state: usize, order: &[usize], dims: Vec<usize>, element: i32) -> String {
         let key = (state, order.to_vec(), dims);
         if let Some(name) = self.states.get(&key) {
             return name.clone();
         }
         let name = self.fresh(self.graph.states[state].name.clone());
-        let element = element_type(self.graph.ty(self.graph.states[state].input).dtype);
         let elements = Elements::State { state, order: order.to_vec() };
         self.tensors.push(NamedTensor { name: name.clone(), element, dims: key.2.clone(), elements });
         self.states.insert(key, name.clone());

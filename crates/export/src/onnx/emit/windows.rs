@@ -7,20 +7,34 @@ use plimsoll_graph::op::{Conv, Geometry, Pool, Resize, ResizeMode, Windows};
 use plimsoll_graph::{Node, ValueId};
 
 /// The attributes of a window.
-fn window(geometry: Geometry) -> Vec<AttributeProto> {
+pub(super) fn window(geometry: Geometry) -> Vec<AttributeProto> {
     let [[top, bottom], [left, right]] = geometry.padding;
-    vec![
+    let mut attributes = vec![
         ints("kernel_shape", &geometry.window),
         ints("strides", &geometry.stride),
         ints("pads", &[top, left, bottom, right]),
         ints("dilations", &geometry.dilation),
-    ]
+    ];
+    attributes.retain(|a| a.name != "dilations" || a.ints != [1, 1]);
+    attributes
+}
+
+/// Windows of an image that are all of one size.
+pub(super) fn sliding(windows: Windows, [h, w]: [usize; 2]) -> Option<Geometry> {
+    match windows {
+        Windows::Sliding(geometry) => Some(geometry),
+        Windows::Adaptive { output: to } if h % to[0] == 0 && w % to[1] == 0 => {
+            let window = [h / to[0], w / to[1]];
+            Some(Geometry { window, stride: window, padding: [[0; 2]; 2], dilation: [1; 2] })
+        }
+        Windows::Adaptive { .. } => None,
+    }
 }
 
 impl Emitter<'_> {
     pub(super) fn conv(&mut self, node: &Node, op: &Conv, bias: Option<ValueId>) -> Result<(), ExportError> {
         let (x, kernel) = (node.inputs[0], node.inputs[1]);
-        let (name, mut attributes) = match *op {
+        let (name, attributes) = match *op {
             Conv::Forward { geometry, groups, .. } => {
                 let mut attributes = window(geometry);
                 attributes.push(int("group", groups as i64));
@@ -36,7 +50,6 @@ impl Emitter<'_> {
             Conv::InputGrad { .. } => return Err(self.unsupported(node, " in groups")),
             Conv::WeightGrad { .. } => return Err(self.unsupported(node, "")),
         };
-        attributes.retain(|a| a.name != "dilations" || a.ints != [1, 1]);
         let kernel = self.ordered(kernel, &[3, 2, 0, 1]);
         let mut inputs = vec![self.image(x), kernel];
         inputs.extend(bias.map(|bias| self.plain(bias)));
@@ -62,21 +75,14 @@ impl Emitter<'_> {
             Pool::Average { windows, .. } => (windows, "AveragePool"),
             Pool::MaxGrad { .. } | Pool::AverageGrad { .. } => return Err(self.unsupported(node, "")),
         };
-        let geometry = match *windows {
-            Windows::Sliding(geometry) => geometry,
-            Windows::Adaptive { output: to } if h % to[0] == 0 && w % to[1] == 0 => {
-                let window = [h / to[0], w / to[1]];
-                Geometry { window, stride: window, padding: [[0; 2]; 2], dilation: [1; 2] }
-            }
-            Windows::Adaptive { output: to } if name == "AveragePool" => {
+        let geometry = match (sliding(*windows, [h, w]), *windows) {
+            (Some(geometry), _) => geometry,
+            (_, Windows::Adaptive { output: to }) if name == "AveragePool" => {
                 return self.adaptive_average(x, output, [h, w], to);
             }
-            Windows::Adaptive { .. } => {
-                return Err(self.unsupported(node, " with windows of several sizes"));
-            }
+            _ => return Err(self.unsupported(node, " with windows of several sizes")),
         };
         let mut attributes = window(geometry);
-        attributes.retain(|a| a.name != "dilations" || a.ints != [1, 1]);
         if let Pool::Average { count_padding: true, .. } = op {
             attributes.push(int("count_include_pad", 1));
         }

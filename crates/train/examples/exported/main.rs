@@ -2,9 +2,14 @@
 //!
 //!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, TFLite files, inputs and outputs
 //!     exported read FILE INPUT OUTPUT   what the model of an ONNX file says of an input
+//!     exported int8 DIR           layers of bytes one by one, and models of the zoo on bytes: NAME.onnx, NAME.tflite, inputs and outputs
+//!     exported trained DIR NAME DATA STEPS EXAMPLES    a model of the zoo, trained and then put on bytes, with that many examples of the
+//!                                 test part
 //!     exported train FILE STEPS   trains the model of an ONNX file on random examples, and prints the first and the last loss
 //!
 //! Arrays are raw elements in `.bin` files (f32, tokens i32), with their shapes in `.json` files beside them.
+
+mod int8;
 
 use plimsoll_data::{Dataset, Memory, Pipeline};
 use plimsoll_export::{Batch, Format, OnnxModel, TfliteWeights};
@@ -28,9 +33,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["zoo", folder] => zoo(folder.as_ref()),
+        ["int8", folder] => int8::all(folder.as_ref()),
+        ["trained", folder, name, data, steps, examples] => {
+            int8::trained(folder.as_ref(), name, data, steps.parse()?, examples.parse()?)
+        }
         ["read", file, input, output] => read(file.as_ref(), input.as_ref(), output.as_ref()),
         ["train", file, steps] => train(file.as_ref(), steps.parse()?),
-        _ => Err("exported zoo DIR | read FILE INPUT OUTPUT | train FILE STEPS".into()),
+        _ => Err("the first lines of this file say which words it takes".into()),
     }
 }
 
@@ -86,19 +95,31 @@ fn train(file: &Path, steps: u64) -> Result<(), Box<dyn Error>> {
 
 /// A session of a model for these inputs.
 fn session(model: impl Model + 'static, inputs: &[Tensor]) -> Result<Session, Box<dyn Error>> {
+    let (trainer, data) = predicting(model, inputs)?;
+    Ok(trainer.plan(&data)?.start()?)
+}
+
+/// A trainer that only predicts, for these inputs as one batch.
+fn predicting(model: impl Model + 'static, inputs: &[Tensor]) -> Result<(Trainer, Dataset), Box<dyn Error>> {
     let rows = Pipeline::new(Memory::unlabelled(inputs.to_vec(), &model.target())?);
     let data = Dataset::new("rows", rows.clone(), rows);
-    Ok(Trainer::new(model, Sgd::new(0.0)).kinds(&[BatchKind::Predict]).batch(ROWS).plan(&data)?.start()?)
+    let batch = inputs[0].ty().shape[0];
+    Ok((Trainer::new(model, Sgd::new(0.0)).kinds(&[BatchKind::Predict]).batch(batch), data))
 }
 
 /// The first output for the session's rows, which are one batch.
 fn said(session: &mut Session) -> Result<Tensor, Box<dyn Error>> {
-    let (rows, mut said) = (session.data().test.clone(), None);
+    Ok(all_said(session)?.swap_remove(0))
+}
+
+/// The outputs for the session's rows, which are one batch.
+fn all_said(session: &mut Session) -> Result<Vec<Tensor>, Box<dyn Error>> {
+    let (rows, mut said) = (session.data().test.clone(), Vec::new());
     session.predict_each(&rows, |outputs| {
-        said = outputs.first().cloned();
+        said = outputs.to_vec();
         Ok::<(), TrainError>(())
     })?;
-    said.ok_or_else(|| "the model said nothing".into())
+    if said.is_empty() { Err("the model said nothing".into()) } else { Ok(said) }
 }
 
 /// Gives norms and biases values that show.
