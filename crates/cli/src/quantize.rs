@@ -2,6 +2,7 @@
 
 use super::args::{QuantizeOptions, TrainedOptions};
 use super::made_folder::MadeFolder;
+use super::text::escaped;
 use super::trained::{Described, describe, open_described, peaks};
 use super::weights::refused;
 use super::{Failure, export, say};
@@ -38,6 +39,8 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
     let from = if learned { "learned".to_string() } else { format!("from {} examples", options.examples) };
     say(&format!("grids        {} between layers, {from}", int8.len()));
+    let name = escaped(options.out.display());
+    say(&format!("Wrote {name}; `plimsoll evaluate {name}` and `plimsoll predict {name}` run it"));
     say(&peaks(planned, measured_peak()));
     Ok(())
 }
