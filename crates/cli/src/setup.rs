@@ -170,6 +170,7 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(world) => trainer.ranks(world),
         None => trainer,
     };
+    let trainer = trainer.shard(options.ranks.shard);
     let trainer = trainer
         .batch(batch)
         .accumulate(accumulate)

@@ -122,20 +122,29 @@ impl World {
     /// # Safety
     /// As for [`Transport::send`].
     unsafe fn start_sending(&self, to: usize, tag: c_int, bytes: &[u8]) -> Result<(), String> {
-        let constants = &self.mpi.constants;
         let mut sending = self.lock();
         for piece in pieces(bytes.len()) {
-            let (mut request, start) = (0, bytes[piece.clone()].as_ptr());
-            // SAFETY: the bytes stay as they are until they are received, by the promise of the caller.
-            let started = unsafe {
-                let (count, to) = (piece.len() as c_int, to as c_int);
-                let comm = constants.comm_world;
-                (self.mpi.MPI_Isend)(start.cast(), count, constants.byte, to, tag, comm, &mut request)
-            };
-            self.checked("MPI_Isend", started)?;
+            // SAFETY: the promise of the caller.
+            let request = unsafe { self.start_piece(to, tag, &bytes[piece]) }?;
             sending.push(Sending { request, to });
         }
         Ok(())
+    }
+
+    /// Starts to send one message of MPI, under the lock.
+    ///
+    /// # Safety
+    /// The bytes stay as they are until the request has completed.
+    unsafe fn start_piece(&self, to: usize, tag: c_int, bytes: &[u8]) -> Result<Handle, String> {
+        let (constants, mut request) = (&self.mpi.constants, 0);
+        // SAFETY: the promise of the caller.
+        let started = unsafe {
+            let (count, to) = (bytes.len() as c_int, to as c_int);
+            let (start, comm) = (bytes.as_ptr().cast(), constants.comm_world);
+            (self.mpi.MPI_Isend)(start, count, constants.byte, to, tag, comm, &mut request)
+        };
+        self.checked("MPI_Isend", started)?;
+        Ok(request)
     }
 
     /// Whether a request has completed.
@@ -290,6 +299,20 @@ impl Transport for World {
     unsafe fn send(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
         // SAFETY: the promise of the caller.
         unsafe { self.start_sending(to, tag(message)?, bytes) }
+    }
+
+    fn hand(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
+        let tag = tag(message)?;
+        for piece in pieces(bytes.len()) {
+            let one = self.lock();
+            // SAFETY: the bytes are borrowed until the request has completed; after a time-out the run ends.
+            let mut request = unsafe { self.start_piece(to, tag, &bytes[piece]) }?;
+            drop(one);
+            if !self.wait(|_| self.is_done(&mut request))? {
+                return Err(self.silent(to));
+            }
+        }
+        Ok(())
     }
 
     fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String> {

@@ -116,11 +116,11 @@ fn main() -> Result<(), Failure> {
 
 /// The launches of the slowest kinds of nodes, each kind once.
 fn list_launches(gpu: &Cuda, plan: &ExecutionPlan, measured: &[u64], ops: usize) -> Result<(), Failure> {
-    let batch_relations = plan.graph.batch_relations();
+    let marks = plan.graph.batch_marks();
     let mut kinds: BTreeMap<String, (u64, usize, KernelQuery<'_>)> = BTreeMap::new();
     for (step, &nanoseconds) in plan.steps.iter().zip(measured) {
         let Action::Run { node, .. } = step.action else { continue };
-        let query = KernelQuery::new(&plan.graph, &batch_relations, plan.graph.node(node));
+        let query = KernelQuery::new(&plan.graph, &marks, plan.graph.node(node));
         let list = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
         let name = format!("{}{} →{}", query.op.name(), list(&query.inputs), list(&query.outputs));
         let kind = kinds.entry(name).or_insert((0, 0, query));
@@ -144,10 +144,10 @@ fn list_launches(gpu: &Cuda, plan: &ExecutionPlan, measured: &[u64], ops: usize)
 
 /// The content of a file of saved times: each with its op.
 fn saved(plan: &ExecutionPlan, measured: &[u64]) -> Vec<Value> {
-    let batch_relations = plan.graph.batch_relations();
+    let marks = plan.graph.batch_marks();
     let save = |(step, nanoseconds): (&Step, &u64)| {
         let Action::Run { node, .. } = step.action else { return json!({ "nanoseconds": nanoseconds }) };
-        let query = KernelQuery::new(&plan.graph, &batch_relations, plan.graph.node(node));
+        let query = KernelQuery::new(&plan.graph, &marks, plan.graph.node(node));
         let list = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (inputs, outputs) = (list(&query.inputs), list(&query.outputs));
         let fold_rows = query.fold_rows;
@@ -166,12 +166,12 @@ struct Line {
 
 /// Prints totals by family, and the steps with the largest error.
 fn compare(plan: &ExecutionPlan, target: &dyn Target, measured: &[u64], worst: usize) -> Result<(), Failure> {
-    let batch_relations = plan.graph.batch_relations();
+    let marks = plan.graph.batch_marks();
     let mut lines = Vec::new();
     for (step, &nanoseconds) in plan.steps.iter().zip(measured) {
         let Action::Run { node, .. } = step.action else { continue };
         let node = plan.graph.node(node);
-        let query = KernelQuery::new(&plan.graph, &batch_relations, node);
+        let query = KernelQuery::new(&plan.graph, &marks, node);
         let kernel = target.kernel(&query)?;
         let list = |types: &[&TensorType]| types.iter().map(|t| format!(" {t}")).collect::<String>();
         let (reads, writes) = (list(&query.inputs), list(&query.outputs));

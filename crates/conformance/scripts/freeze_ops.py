@@ -746,6 +746,16 @@ def norm():
     near = cases.values(4, 6)
     stats = [near.mean(-1, True) + 1024, near.var(-1, correction=0, keepdim=True)]
     cases.add("stats/far", {"norm": {"stats": {"axis": "row"}}}, [near + 1024], stats)
+    # What statistics of channels are computed from, and the way back.
+    for shape in shapes:
+        label = str(shape).replace(" ", "")
+        x = cases.values(*shape)
+        rows = x.reshape(-1, shape[-1])
+        mean, variance = rows.mean(0), rows.var(0, correction=0)
+        moments = torch.stack([torch.full_like(mean, len(rows)), mean, variance * len(rows)])
+        cases.add(f"moments/{label}", {"norm": "moments"}, [x], [moments])
+        back = {"norm": {"stats_of_moments": {"dtype": "f64"}}}
+        cases.add(f"stats_of_moments/{label}", back, [moments], [mean, variance])
     return cases
 
 

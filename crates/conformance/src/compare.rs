@@ -140,7 +140,8 @@ fn reduction(op: &Op, inputs: &[&TensorType]) -> usize {
             | Norm::Stats { axis: NormAxis::Row }
             | Norm::Sums { axis: NormAxis::Row },
         ) => last(0),
-        Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Sums { .. }) => {
+        Op::Norm(Norm::StatsOfMoments { .. }) => 1,
+        Op::Norm(Norm::Batch { .. } | Norm::Stats { .. } | Norm::Moments | Norm::Sums { .. }) => {
             shape(0).elements() / last(0).max(1)
         }
         // A dot product, then a sum over the keys; the gradient does both again, and sums over a group's query heads.

@@ -134,12 +134,12 @@ impl Executor for Cuda {
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         let failed = |e: CudaError| ExecuteError::Device(e.to_string());
         for plan in &plans.plans {
-            let relations = plan.graph.batch_relations();
+            let marks = plan.graph.batch_marks();
             let nodes = plan.steps.iter().filter_map(|step| match step.action {
                 Action::Run { node, .. } => Some(plan.graph.node(node)),
                 _ => None,
             });
-            let queries = nodes.map(|node| KernelQuery::new(&plan.graph, &relations, node));
+            let queries = nodes.map(|node| KernelQuery::new(&plan.graph, &marks, node));
             self.device.load_all(queries).map_err(failed)?;
         }
         let queues = |plans: &PlanSet| {

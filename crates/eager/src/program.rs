@@ -103,9 +103,9 @@ impl Program {
         let numerics = executor.target().numerics();
         let optimized = optimize(graph.clone(), &numerics, &[Pass::Save])?;
         let mut lowered = Lowered::new(&optimized, inputs);
-        let relations = optimized.batch_relations_from(|i| inputs[i].1);
+        let marks = optimized.batch_marks_from(|i| inputs[i].1);
         for node in &optimized.nodes {
-            lowered.add(executor, node, &KernelQuery::new(&optimized, &relations, node))?;
+            lowered.add(executor, node, &KernelQuery::new(&optimized, &marks, node))?;
         }
         Ok(lowered.finish(name, graph, batches))
     }

@@ -4,7 +4,7 @@
 //! weight's gradient, a loss) is reduced: it folds block by block, and gradient accumulation continues the fold over
 //! micro-batches. A batch whose values are mixed in another way (batch norm's statistics) cannot be split.
 
-use crate::{Graph, Node, Origin, ValueId};
+use crate::{Graph, Node, Op, Origin, ValueId};
 
 /// How a value relates to the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,12 +42,20 @@ impl Graph {
         self.ty(value).shape.first().is_some_and(|rows| rows % self.examples.max(1) == 0)
     }
 
+    /// How a node's outputs relate to the batch by its op alone: what its inputs depend on is left out. An output that is reduced
+    /// folds over the batch, whatever it is a sum of.
+    pub fn own_relations(&self, node: &Node, marks: &[BatchMark]) -> Vec<BatchRelation> {
+        let from: Vec<bool> = node.inputs.iter().map(|v| marks[v.index()].axis).collect();
+        node.op.batch_relation(&from, &self.input_types(node), node.outputs.len())
+    }
+
     /// The marks of a node's outputs, from those of all values before it.
     pub(crate) fn marks_of(&self, node: &Node, marks: &[BatchMark]) -> Vec<BatchMark> {
-        let from: Vec<bool> = node.inputs.iter().map(|v| marks[v.index()].axis).collect();
-        let any = |relation| node.inputs.iter().any(|v| marks[v.index()].relation == relation);
+        // The inputs of an exchange only say when it happens.
+        let passes = matches!(node.op, Op::Exchange(_));
+        let any = |relation| !passes && node.inputs.iter().any(|v| marks[v.index()].relation == relation);
         let (mixed, reduced) = (any(BatchRelation::Mixed), any(BatchRelation::Reduced));
-        let outputs = node.op.batch_relation(&from, &self.input_types(node), node.outputs.len());
+        let outputs = self.own_relations(node, marks);
         let mark = |(&value, relation): (&ValueId, BatchRelation)| {
             let fits = self.fits_batch_axis(value);
             let axis = relation == BatchRelation::PerExample && fits;
@@ -66,11 +74,16 @@ impl Graph {
     /// The relation of every value. A batch can be split if no value is [`BatchRelation::Mixed`]; a per-example value that
     /// depends on a reduced one is.
     pub fn batch_relations(&self) -> Vec<BatchRelation> {
-        self.batch_relations_from(|input| BatchMark::input(self.inputs[input].batched))
+        self.batch_marks().into_iter().map(|mark| mark.relation).collect()
     }
 
-    /// As [`Graph::batch_relations`], with the marks of the inputs, by index, from outside.
-    pub fn batch_relations_from(&self, input: impl Fn(usize) -> BatchMark) -> Vec<BatchRelation> {
+    /// The mark of every value.
+    pub fn batch_marks(&self) -> Vec<BatchMark> {
+        self.batch_marks_from(|input| BatchMark::input(self.inputs[input].batched))
+    }
+
+    /// As [`Graph::batch_marks`], with the marks of the inputs, by index, from outside.
+    pub fn batch_marks_from(&self, input: impl Fn(usize) -> BatchMark) -> Vec<BatchMark> {
         let mark = |value| match self.origin(value) {
             Origin::Input(i) => input(i),
             _ => BatchMark::input(false),
@@ -81,6 +94,6 @@ impl Graph {
                 marks[value.index()] = mark;
             }
         }
-        marks.into_iter().map(|mark| mark.relation).collect()
+        marks
     }
 }

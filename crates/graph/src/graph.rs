@@ -240,8 +240,15 @@ impl Graph {
     /// For every node, whether it runs once, after the last micro-batch: because it depends on a finished accumulator, or
     /// because it depends on states and settings alone and only such nodes read it.
     pub fn optimizer_step(&self) -> Vec<bool> {
+        self.optimizer_step_after(|_| true)
+    }
+
+    /// As [`Graph::optimizer_step`], if only some accumulators, by index, are finished after the last micro-batch: the others are
+    /// inside of each.
+    pub fn optimizer_step_after(&self, finishes: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut finished = vec![false; self.values.len()];
-        for accumulator in &self.accumulators {
+        let finishing = self.accumulators.iter().enumerate().filter(|(at, _)| finishes(*at));
+        for (_, accumulator) in finishing {
             finished[accumulator.output.index()] = true;
         }
         let mut once = vec![false; self.nodes.len()];

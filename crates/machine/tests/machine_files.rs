@@ -186,7 +186,9 @@ fn product(target: &dyn Target, dtype: &str, rows: usize) -> plimsoll_plan::Kern
     let inputs: Vec<&TensorType> = inputs.iter().collect();
     let outputs = op.infer(&inputs).unwrap();
     let outputs = outputs.iter().collect();
-    target.kernel(&KernelQuery { op: &op, inputs, outputs, accumulate: false, fold_rows: 0 }).unwrap()
+    target
+        .kernel(&KernelQuery { op: &op, inputs, outputs, accumulate: false, fold_rows: 0, mixed: false })
+        .unwrap()
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn plans_are_made_but_not_run() {
     let budget = plimsoll_plan::Budget::new(1 << 20, Vec::new());
     let plans = plimsoll_plan::plan(&[("predict".into(), graph())], executor.target(), &budget).unwrap();
     let graph = &plans.plans[0].graph;
-    let query = KernelQuery::new(graph, &graph.batch_relations(), &graph.nodes[0]);
+    let query = KernelQuery::new(graph, &graph.batch_marks(), &graph.nodes[0]);
     assert_eq!(executor.target().kernel(&query).unwrap().in_place, [(0, 0)], "elementwise ops work in place");
     let error = executor.prepare(plans.into()).err().unwrap().to_string();
     assert!(error.contains("it can be planned for, not run on"), "{error}");

@@ -57,7 +57,9 @@ pub use sheet::{
 pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
-pub use transport::{BatchPart, Connection, Message, Passing, Ranks, Transport, exchange};
+pub use transport::{
+    BatchPart, Connection, Message, Passing, Ranks, STATE_PIECE, Transport, exchange, exchange_order,
+};
 pub use verify::{At, VerifyError, verify, verify_hazards};
 
 #[cfg(test)]

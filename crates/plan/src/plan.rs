@@ -217,9 +217,13 @@ impl ExecutionPlan {
     pub fn node_received_bytes(&self, node: &Node, device: usize) -> u64 {
         let Op::Exchange(op) = &node.op else { return 0 };
         let times = match *op {
-            Exchange::Receive { wraps, .. } => self.graph.micro_batches - usize::from(wraps),
-            Exchange::Share { from, .. } => usize::from(from as usize != device),
-            Exchange::Send { .. } => 0,
+            Exchange::Receive { wraps, .. } | Exchange::Take { wraps, .. } => {
+                self.graph.micro_batches - usize::from(wraps)
+            }
+            Exchange::Synchronise { from, .. } | Exchange::Share { from, .. } => {
+                usize::from(from as usize != device)
+            }
+            Exchange::Send { .. } | Exchange::Give { .. } => 0,
         };
         (times * op.received_bytes()) as u64
     }

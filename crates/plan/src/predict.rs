@@ -197,9 +197,9 @@ impl PlanSet {
     fn times(&self, i: usize, target: &dyn Target, tiers: &Tiers) -> Result<Vec<u64>, Unsupported> {
         let plan = &self.plans[i];
         let graph = plan.graph.as_ref();
-        let batch_relations = graph.batch_relations();
+        let marks = graph.batch_marks();
         let computing = |node| {
-            let kernel = target.kernel(&KernelQuery::new(graph, &batch_relations, graph.node(node)));
+            let kernel = target.kernel(&KernelQuery::new(graph, &marks, graph.node(node)));
             Ok(kernel?.nanoseconds)
         };
         let bytes = |buffer: &BufferId| plan.buffers[buffer.index()].bytes;

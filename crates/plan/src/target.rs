@@ -1,7 +1,8 @@
 //! What the planner knows of a machine: pure and hardware-free.
 
 use crate::Entry;
-use plimsoll_graph::{BatchRelation, Graph, Node, Numerics, Op};
+use plimsoll_graph::op::{Norm, NormAxis};
+use plimsoll_graph::{BatchMark, BatchRelation, Graph, Node, Numerics, Op};
 use plimsoll_tensor::TensorType;
 use thiserror::Error;
 
@@ -16,21 +17,27 @@ pub struct KernelQuery<'a> {
     pub outputs: Vec<&'a TensorType>,
     /// Whether outputs that are reduced over the batch are added to accumulators.
     pub accumulate: bool,
-    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op reduces nothing over the batch.
+    /// Rows of the op's first batched input that belong to one block of examples; 0 if the op reduces nothing over the batch. A sum
+    /// folds in blocks whatever it is a sum of: a batch that batch norm mixes may still be split over devices.
     pub fold_rows: usize,
+    /// Whether what it reduces is mixed across the batch: then a device that is not one of several has all of the batch.
+    pub mixed: bool,
 }
 
 impl<'a> KernelQuery<'a> {
-    /// The query for a node of a graph with these [`Graph::batch_relations`].
-    pub fn new(graph: &'a Graph, batch_relations: &[BatchRelation], node: &'a Node) -> Self {
-        let folds = node.outputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
-        let batched = node.inputs.iter().find(|v| batch_relations[v.index()] == BatchRelation::PerExample);
+    /// The query for a node of a graph with these [`Graph::batch_marks`].
+    pub fn new(graph: &'a Graph, marks: &[BatchMark], node: &'a Node) -> Self {
+        // A channel's statistics fold like the moments that they are computed from.
+        let folds = matches!(node.op, Op::Norm(Norm::Stats { axis: NormAxis::Channel }))
+            || graph.own_relations(node, marks).contains(&BatchRelation::Reduced);
+        let batched = node.inputs.iter().find(|v| marks[v.index()].axis);
         Self {
             op: &node.op,
             inputs: graph.input_types(node),
             outputs: graph.output_types(node),
             accumulate: !node.accumulate.is_empty(),
             fold_rows: batched.filter(|_| folds).map_or(0, |&v| graph.block_rows(v)),
+            mixed: folds && node.outputs.iter().all(|v| marks[v.index()].relation == BatchRelation::Mixed),
         }
     }
 

@@ -1,7 +1,9 @@
 //! How the devices of a run pass values to each other: what exchange nodes need of the machine.
 
 use plimsoll_graph::op::Exchange;
+use plimsoll_graph::{Graph, Op};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// Names a message between two devices within a step.
@@ -16,6 +18,8 @@ pub struct Message {
 impl Message {
     /// After the last micro-batch.
     pub const SHARED: u32 = u32::MAX;
+    /// What passes between two processes outside of steps: one message follows another.
+    const OUTSIDE: Self = Self { chain: 0, micro_batch: Self::SHARED };
 }
 
 /// A device's connection to the other devices of a run.
@@ -35,6 +39,9 @@ pub trait Transport: Send + Sync {
     /// chains: a sum lies in its accumulator, which is next written when the chain has come around, or in the next step.
     unsafe fn send(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String>;
 
+    /// Sends bytes to another device, and waits until they may be overwritten: they were received, or copied. Allocates nothing.
+    fn hand(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String>;
+
     /// Waits for a message and copies it. Allocates nothing.
     fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String>;
 
@@ -50,6 +57,18 @@ pub trait Ranks: Transport {
 
     /// Bytes of this process's memory that the connection takes.
     fn bytes(&self) -> usize;
+
+    /// Gives bytes to another process outside of steps, and waits until it has taken them.
+    fn give(&self, to: usize, bytes: &[u8]) -> Result<(), String> {
+        // SAFETY: the bytes are borrowed until the wait is over; where that fails, the run ends.
+        unsafe { self.send(to, Message::OUTSIDE, bytes) }?;
+        self.finish()
+    }
+
+    /// Waits for what another process gives.
+    fn take(&self, from: usize, into: &mut [u8]) -> Result<(), String> {
+        self.receive(from, Message::OUTSIDE, into)
+    }
 }
 
 /// What a device does with one of an exchange node's sums.
@@ -59,6 +78,10 @@ pub enum Passing {
     Receive(usize, Message),
     /// Sends it to a device.
     Send(usize, Message),
+    /// Sets it to zero.
+    Clear,
+    /// Sends the node's first input to a device, and waits until it may be overwritten.
+    Hand(usize, Message),
 }
 
 /// Does what an exchange node asks for in a micro-batch, by calling `pass` with an output's index for every message.
@@ -79,17 +102,63 @@ pub fn exchange(
         Exchange::Send { chain, to, .. } => {
             pass(0, Passing::Send(to as usize, Message { chain, micro_batch: now }))
         }
+        Exchange::Take { wraps: true, .. } if micro_batch == 0 => pass(1, Passing::Clear),
+        Exchange::Take { chain, from, wraps, .. } => {
+            let sent = now - u32::from(wraps);
+            pass(1, Passing::Receive(from as usize, Message { chain, micro_batch: sent }))
+        }
+        Exchange::Give { chain, to } => {
+            pass(0, Passing::Hand(to as usize, Message { chain, micro_batch: now }))
+        }
         Exchange::Share { .. } if !is_last => Ok(()),
-        Exchange::Share { from, ref types } => (0..types.len()).try_for_each(|sum| {
-            let message = Message { chain: sum as u32, micro_batch: Message::SHARED };
-            let (from, device) = (from as usize, transport.device());
-            if from != device {
-                return pass(sum, Passing::Receive(from, message));
-            }
-            let mut others = (0..transport.devices()).filter(|&to| to != device);
-            others.try_for_each(|to| pass(sum, Passing::Send(to, message)))
-        }),
+        Exchange::Synchronise { from, ref chains, .. } => share(from as usize, chains, &[], transport, pass),
+        Exchange::Share { from, ref chains, ref to, .. } => share(from as usize, chains, to, transport, pass),
     }
+}
+
+/// Passes the whole sums of some chains from the device that holds them to all others, or to some.
+fn share(
+    from: usize,
+    chains: &[u32],
+    to: &[Vec<u32>],
+    transport: &dyn Transport,
+    mut pass: impl FnMut(usize, Passing) -> Result<(), String>,
+) -> Result<(), String> {
+    let device = transport.device();
+    chains.iter().enumerate().try_for_each(|(sum, &chain)| {
+        let message = Message { chain, micro_batch: Message::SHARED };
+        if from != device {
+            return pass(sum, Passing::Receive(from, message));
+        }
+        let goes = |other: &usize| to.get(sum).is_none_or(|to| to.contains(&(*other as u32)));
+        let mut others = (0..transport.devices()).filter(|&other| other != device).filter(goes);
+        others.try_for_each(|other| pass(sum, Passing::Send(other, message)))
+    })
+}
+
+/// The order of the exchanges of a graph and the meetings of all devices, as a number: devices wait for each other for ever unless
+/// it is the same for all that take examples of a step.
+pub fn exchange_order(graph: &Graph) -> u64 {
+    let mut order = DefaultHasher::new();
+    let mut since: Vec<u32> = Vec::new();
+    for node in &graph.nodes {
+        match &node.op {
+            // A device that keeps a sum sends it twice.
+            Op::Exchange(Exchange::Send { chain, .. } | Exchange::Give { chain, .. })
+                if !since.contains(chain) =>
+            {
+                since.push(*chain);
+            }
+            Op::Exchange(Exchange::Synchronise { chains, types, .. }) => {
+                (&since, chains).hash(&mut order);
+                types.iter().for_each(|ty| ty.to_string().hash(&mut order));
+                since.clear();
+            }
+            _ => {}
+        }
+    }
+    since.hash(&mut order);
+    order.finish()
 }
 
 /// The rows of a step's batch that a device takes.
@@ -122,7 +191,14 @@ pub struct Connection {
     pub transport: Arc<dyn Transport>,
     /// The part of the batch that it takes, by plan; `None`: the plan takes whole batches.
     pub parts: Vec<Option<BatchPart>>,
+    /// The device that updates a state, by state of the plans, where one alone does: after each step of a part of a batch all others
+    /// get its new version. Empty: every device updates every state.
+    pub owners: Vec<Option<usize>>,
 }
+
+/// Bytes of a message that is a piece of a state; the last one may be shorter. A device whose copy is offloaded has as much memory to
+/// stage it.
+pub const STATE_PIECE: usize = 1 << 20;
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@ use crate::{
     quantise, random, recurrent, reduce, resize,
 };
 use plimsoll_graph::Op;
+use plimsoll_graph::op::Norm;
 use plimsoll_tensor::{Tensor, TensorType};
 
 /// What a family computes: the elements of each output, before accumulation and rounding.
@@ -45,6 +46,10 @@ pub fn evaluate(
         Op::Exchange(_) => Err(EvaluateError::Devices { op: op.name() }),
     }?;
     for (&output, sum) in folds.iter().zip(accumulate) {
+        if matches!(op, Op::Norm(Norm::Moments)) {
+            norm::combine_moments(&sum.to_f64(), &mut values[output]);
+            continue;
+        }
         values[output].iter_mut().zip(sum.to_f64()).for_each(|(value, sum)| *value += sum);
     }
     Ok(values.into_iter().zip(outputs).map(|(values, ty)| host(&values, ty)).collect())

@@ -46,6 +46,11 @@ impl Executor for Reference {
         plans: Arc<PlanSet>,
         connection: Connection,
     ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        if !connection.owners.is_empty() {
+            return Err(ExecuteError::Input(
+                "the reference executor holds every state on every device".into(),
+            ));
+        }
         Ok(Box::new(ReferencePrepared::new(plans, Some(connection))))
     }
 }
@@ -155,6 +160,7 @@ impl Values<'_> {
                 // SAFETY: the tensor is replaced when this node sends again, in the next micro-batch, when the chain has come
                 // around, or in the next run.
                 Passing::Send(to, message) => unsafe { transport.send(to, message, tensor.as_bytes()) },
+                Passing::Clear | Passing::Hand(..) => Err("it keeps every sum on every device".into()),
             }
         });
         passed.map_err(|reason| {

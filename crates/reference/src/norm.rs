@@ -24,6 +24,18 @@ pub(crate) fn evaluate(op: &Norm, inputs: &[Elements<'_>], outputs: &[&TensorTyp
             let (mean, variance) = stats(x, &group(x.shape(), axis), outputs[0]);
             vec![mean, variance]
         }
+        Norm::Moments => {
+            let channel = TensorType::new(outputs[0].dtype, [x.columns()]);
+            let (mean, variance) = stats(x, &group(x.shape(), NormAxis::Channel), &channel);
+            let count = (x.data.len() / x.columns().max(1)) as f64;
+            let squares = variance.iter().map(|variance| variance * count);
+            vec![std::iter::repeat_n(count, mean.len()).chain(mean.iter().copied()).chain(squares).collect()]
+        }
+        Norm::StatsOfMoments { .. } => {
+            let [counts, means, squares] =
+                [0, 1, 2].map(|row| &x.data[row * x.columns()..(row + 1) * x.columns()]);
+            vec![means.to_vec(), squares.iter().zip(counts).map(|(squares, count)| squares / count).collect()]
+        }
         Norm::Sums { axis } => {
             let (dy, x) = (&inputs[0], &inputs[1]);
             let (mean, rstd) = (inputs[2].broadcast(x.shape()), inputs[3].broadcast(x.shape()));
@@ -36,6 +48,20 @@ pub(crate) fn evaluate(op: &Norm, inputs: &[Elements<'_>], outputs: &[&TensorTyp
             vec![plain, scaled]
         }
     })
+}
+
+/// The moments of two groups of examples together, in place of the second one's: counts, means, sums of squares.
+pub(crate) fn combine_moments(before: &[f64], moments: &mut [f64]) {
+    let channels = moments.len() / 3;
+    for i in 0..channels {
+        let [mean, squares] = [channels + i, 2 * channels + i];
+        let (count, distance) = (before[i] + moments[i], moments[mean] - before[mean]);
+        if before[i] > 0.0 && count > 0.0 {
+            moments[squares] += before[squares] + distance * distance * before[i] * moments[i] / count;
+            moments[mean] = before[mean] + distance * moments[i] / count;
+        }
+        moments[i] = count;
+    }
 }
 
 /// Result, mean, variance and 1 / deviation.

@@ -4,7 +4,7 @@ use super::chunked_update::ChunkedUpdate;
 use super::device::Device;
 use super::queues::Place;
 use plimsoll_graph::op::Exchange;
-use plimsoll_graph::{BatchRelation, NodeId, Op, ValueId};
+use plimsoll_graph::{BatchMark, NodeId, Op, ValueId};
 use plimsoll_plan::{
     Action, BufferId, ExecuteError, ExecutionPlan, KernelQuery, Offloaded, PlanSet, StateHome, Waits,
 };
@@ -72,7 +72,7 @@ pub fn lower<D: Device>(
     waits: Waits,
     device: &D,
 ) -> Result<LoweredPlan<D::Call>, ExecuteError> {
-    let lowering = Lowering { set, plan, device, batch_relations: plan.graph.batch_relations() };
+    let lowering = Lowering { set, plan, device, marks: plan.graph.batch_marks() };
     let steps = plan.steps.iter().map(|step| lowering.step(&step.action));
     let mut steps = steps.collect::<Result<Vec<_>, ExecuteError>>()?;
     let tier = |at: usize| match plan.steps[at].action {
@@ -99,7 +99,7 @@ struct Lowering<'a, D> {
     set: &'a PlanSet,
     plan: &'a ExecutionPlan,
     device: &'a D,
-    batch_relations: Vec<BatchRelation>,
+    marks: Vec<BatchMark>,
 }
 
 impl<D: Device> Lowering<'_, D> {
@@ -134,8 +134,7 @@ impl<D: Device> Lowering<'_, D> {
                 if let Op::Exchange(op) = &self.plan.graph.node(*node).op {
                     return Ok(self.lowered(Command::Exchange(op.clone()), reads, writes, none));
                 }
-                let query =
-                    KernelQuery::new(&self.plan.graph, &self.batch_relations, self.plan.graph.node(*node));
+                let query = KernelQuery::new(&self.plan.graph, &self.marks, self.plan.graph.node(*node));
                 let call = self.device.find(&query);
                 let call = call.ok_or_else(|| self.failed(*node, "this executor has no kernel for it"))?;
                 let workspace = workspace.map_or(none, |id| Region::of(self.plan, id));

@@ -4,10 +4,17 @@
 //! the first device, in the one before. So in the first micro-batch the first device never waits, then the second finds all
 //! that it waits for, and so on, whatever the order of the steps in each one's plan; and then the next micro-batch. The
 //! whole sums are shared in one node, which comes after all that a device sends. If a device fails, the waits of the others end.
+//!
+//! Sums that the same step goes on with (batch norm) are shared in the midst of it: there all devices wait for the last one. What is
+//! exchanged between two such meetings is the same on every device (`verify` proves it of a plan and its graph, and the graphs are
+//! compared), so the argument holds from meeting to meeting: in each part the first device never waits, then the second one, and the
+//! last one comes to the meeting.
 
 use crate::shared_memory::Mailboxes;
 use plimsoll_graph::NodeId;
-use plimsoll_plan::{BatchPart, Connection, ExecuteError, ExecutionPlan, Executor, Extra, PlanSet, Prepared};
+use plimsoll_plan::{
+    BatchPart, Connection, ExecuteError, ExecutionPlan, Executor, Extra, PlanSet, Prepared, exchange_order,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -25,11 +32,16 @@ pub fn prepare_replicas(devices: &[ReplicaDevice<'_>]) -> Result<Box<dyn Prepare
     let Some((first, others)) = devices.split_first() else {
         return Err(ExecuteError::Input("a run needs at least one device".into()));
     };
+    check_order(devices)?;
     let plans = devices.iter().flat_map(|device| &device.plans.plans);
     let chains = plans.map(|plan| plan.graph.accumulators.len()).max().unwrap_or(0);
     let mailboxes = Mailboxes::new(devices.len(), chains);
     let prepare = |(index, device): (usize, &ReplicaDevice<'_>)| {
-        let connection = Connection { transport: mailboxes.connect(index), parts: parts(devices, index) };
+        let connection = Connection {
+            transport: mailboxes.connect(index),
+            parts: parts(devices, index),
+            owners: Vec::new(),
+        };
         device.executor.prepare_connected(device.plans.clone(), connection)
     };
     let prepared = prepare((0, first))?;
@@ -44,6 +56,23 @@ pub fn prepare_replicas(devices: &[ReplicaDevice<'_>]) -> Result<Box<dyn Prepare
         set.workers.push(Worker::start(own, mailboxes.clone())?);
     }
     Ok(Box::new(set))
+}
+
+/// Refuses plans that exchange in different orders.
+fn check_order(devices: &[ReplicaDevice<'_>]) -> Result<(), ExecuteError> {
+    let takes_examples = |plan: &&ExecutionPlan| plan.graph.inputs.iter().any(|input| input.batched);
+    for plan in &devices[0].plans.plans {
+        let order = exchange_order(&plan.graph);
+        let others = devices[1..].iter().flat_map(|device| &device.plans.plans);
+        let mut others = others.filter(|other| other.name == plan.name).filter(takes_examples);
+        if others.any(|other| exchange_order(&other.graph) != order) {
+            let name = &plan.name;
+            return Err(ExecuteError::Input(format!(
+                "the devices' plans `{name}` exchange in different orders"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The parts of the batch that a device's plans take: the devices' examples follow each other in every micro-batch. Plans that not

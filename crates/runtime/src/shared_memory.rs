@@ -20,6 +20,8 @@ struct State {
 #[derive(Clone, Copy)]
 struct Sent {
     micro_batch: u32,
+    /// Whether its receiver has copied it.
+    taken: bool,
     start: *const u8,
     bytes: usize,
 }
@@ -78,10 +80,25 @@ impl Transport for SharedMemory {
 
     unsafe fn send(&self, _: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
         let Message { chain, micro_batch } = message;
-        let sent = Sent { micro_batch, start: bytes.as_ptr(), bytes: bytes.len() };
+        let sent = Sent { micro_batch, taken: false, start: bytes.as_ptr(), bytes: bytes.len() };
         self.mailboxes.lock().sent[self.device][chain as usize] = Some(sent);
         self.mailboxes.changed.notify_all();
         Ok(())
+    }
+
+    fn hand(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
+        // SAFETY: the bytes are borrowed until they are taken, below; a failure ends the receivers' waits before anything is copied.
+        unsafe { self.send(to, message, bytes) }?;
+        let mut state = self.mailboxes.lock();
+        loop {
+            if let Some(failed) = state.failed {
+                return Err(format!("device {failed} failed"));
+            }
+            match state.sent[self.device][message.chain as usize] {
+                Some(sent) if sent.taken => return Ok(()),
+                _ => state = self.mailboxes.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
     }
 
     fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String> {
@@ -102,6 +119,10 @@ impl Transport for SharedMemory {
         // SAFETY: the sender's promise: the bytes stay as they are until they are copied here. The lock orders this after what
         // wrote them, and the next message of the chain, which goes back to the sender, after this.
         unsafe { std::ptr::copy_nonoverlapping(sent.start, into.as_mut_ptr(), sent.bytes) };
+        if let Some(sent) = &mut self.mailboxes.lock().sent[from][message.chain as usize] {
+            sent.taken = true;
+        }
+        self.mailboxes.changed.notify_all();
         Ok(())
     }
 

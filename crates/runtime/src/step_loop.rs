@@ -10,9 +10,11 @@ use super::step_times::StepTimes;
 use super::tracing;
 use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
-    BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Passing,
-    PlanSet, Prepared, StateHome, Target, exchange, verify, verify_hazards,
+    BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Message,
+    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, StatePlacement, Target, Transport, exchange, verify,
+    verify_hazards,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,6 +67,10 @@ pub fn prepare<D: Device + 'static>(
     let most = |count: fn(&LoweredStep<D::Call>) -> usize| {
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
+    let owners = options.connection.iter().flat_map(|connection| &connection.owners).zip(&plans.states);
+    let staged = |state: &StatePlacement| matches!(state.home, StateHome::Offloaded { .. });
+    let stages = owners.into_iter().any(|(owner, state)| owner.is_some() && staged(state));
+    let staging = vec![0; if stages { STATE_PIECE } else { 0 }];
     let (most_reads, most_writes) = (most(|step| step.reads.len()), most(|step| step.writes.len()));
     Ok(Box::new(StepLoop {
         plans,
@@ -76,6 +82,7 @@ pub fn prepare<D: Device + 'static>(
         times: options.times.clone(),
         live,
         connection: options.connection.clone(),
+        staging,
         extra: Extra::default(),
         device,
         reads: Vec::with_capacity(most_reads),
@@ -97,6 +104,8 @@ struct StepLoop<D: Device> {
     /// Bytes of the arena in use at each step of each plan, for a trace.
     live: Vec<Vec<u64>>,
     connection: Option<Connection>,
+    /// A piece of an offloaded state on its way to or from another device.
+    staging: Vec<u8>,
     /// Of the last run.
     extra: Extra,
     device: Arc<D>,
@@ -160,7 +169,7 @@ impl<D: Device> StepLoop<D> {
                 let Some(connection) = &self.connection else {
                     return Err(ExecuteError::Input("there is no other device".into()));
                 };
-                let (transport, writes) = (connection.transport.as_ref(), &self.writes);
+                let (transport, reads, writes) = (connection.transport.as_ref(), &self.reads, &self.writes);
                 let ran = exchange(op, transport, (micro_batch, micro_batches), |sum, passing| {
                     let bytes = step.writes[sum].bytes;
                     // SAFETY: regions of the arena, which no other step uses now. `verify` has shown that sums lie in their
@@ -170,6 +179,14 @@ impl<D: Device> StepLoop<D> {
                             Passing::Receive(from, message) => {
                                 let into = std::slice::from_raw_parts_mut(writes[sum], bytes);
                                 transport.receive(from, message, into)
+                            }
+                            Passing::Clear => {
+                                std::slice::from_raw_parts_mut(writes[sum], bytes).fill(0);
+                                Ok(())
+                            }
+                            Passing::Hand(to, message) => {
+                                let given = std::slice::from_raw_parts(reads[0], step.reads[0].bytes);
+                                transport.hand(to, message, given)
                             }
                             Passing::Send(to, message) => {
                                 let sent = std::slice::from_raw_parts(writes[sum], bytes);
@@ -250,6 +267,7 @@ impl<D: Device> StepLoop<D> {
         let plans = self.plans.clone();
         let mut order = plans.plans[plan].execution_order();
         let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
+        let result = result.and_then(|()| self.share_states(plan));
         let result = result.and_then(|()| match &self.connection {
             Some(connection) if connection.parts[plan].is_some() => {
                 connection.transport.finish().map_err(ExecuteError::Device)
@@ -261,6 +279,91 @@ impl<D: Device> StepLoop<D> {
         result.or_else(|error| self.transfers.drain().and(Err(error)))?;
         self.extra.waiting = self.transfers.waited() - waited_before;
         Ok(())
+    }
+
+    /// Passes the new versions of states from the devices that updated them to all others, in the order of the states: what a device
+    /// waits for, another one has sent before it waited itself for a state after it.
+    fn share_states(&mut self, plan: usize) -> Result<(), ExecuteError> {
+        let connection = self.connection.as_ref().filter(|connection| connection.parts[plan].is_some());
+        let Some(connection) = connection else { return Ok(()) };
+        let (transport, states) = (connection.transport.clone(), connection.owners.len());
+        let (transport, mut number) = (transport.as_ref(), 0);
+        for state in 0..states {
+            let Some(owner) = self.connection.as_ref().and_then(|connection| connection.owners[state]) else {
+                continue;
+            };
+            // States that all devices hold are in the same order on all of them.
+            let message = Message { chain: number, micro_batch: Message::SHARED };
+            number += 1;
+            let bytes = self.plans.states[state].ty.bytes();
+            for first in (0..bytes).step_by(STATE_PIECE) {
+                let count = STATE_PIECE.min(bytes - first);
+                match owner == transport.device() {
+                    true => self.send_state(transport, message, state, first..first + count),
+                    false => self.receive_state(transport, owner, message, state, first..first + count),
+                }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a piece of a state to all other devices.
+    fn send_state(
+        &mut self,
+        transport: &dyn Transport,
+        message: Message,
+        state: usize,
+        piece: Range<usize>,
+    ) -> Result<(), ExecuteError> {
+        let others = (0..transport.devices()).filter(|&device| device != transport.device());
+        let home = self.state_home(state, piece.start, piece.len())?;
+        let staged = matches!(home, StateHome::Offloaded { .. });
+        let start = match home {
+            StateHome::Arena(offset) => self.arena.at(offset, piece.len()).cast_const(),
+            StateHome::Offloaded { tier, offset } => {
+                self.transfers
+                    .queue(tier)?
+                    .read_now(offset, &mut self.staging[..piece.len()])
+                    .map_err(failed)?;
+                self.staging.as_ptr()
+            }
+        };
+        for to in others {
+            // SAFETY: a state's bytes in the arena, or the staging buffer. No step runs, so that a state stays as it is until all was
+            // received, before the run ends; the buffer is not written before the wait below is over.
+            let sent = unsafe { transport.send(to, message, std::slice::from_raw_parts(start, piece.len())) };
+            sent.map_err(ExecuteError::Device)?;
+        }
+        if staged {
+            transport.finish().map_err(ExecuteError::Device)?;
+        }
+        Ok(())
+    }
+
+    fn receive_state(
+        &mut self,
+        transport: &dyn Transport,
+        owner: usize,
+        message: Message,
+        state: usize,
+        piece: Range<usize>,
+    ) -> Result<(), ExecuteError> {
+        match self.state_home(state, piece.start, piece.len())? {
+            StateHome::Arena(offset) => {
+                let start = self.arena.at(offset, piece.len());
+                // SAFETY: the bytes of a state in the arena, which no step and no transfer uses now: states in the arena are not
+                // transferred.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(start, piece.len()) };
+                transport.receive(owner, message, bytes).map_err(ExecuteError::Device)
+            }
+            StateHome::Offloaded { tier, offset } => {
+                transport
+                    .receive(owner, message, &mut self.staging[..piece.len()])
+                    .map_err(ExecuteError::Device)?;
+                self.transfers.drain()?;
+                self.transfers.queue(tier)?.write_now(offset, &self.staging[..piece.len()]).map_err(failed)
+            }
+        }
     }
 
     fn copy_inputs(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {

@@ -30,6 +30,7 @@ mod mixed_precision;
 mod replicate;
 mod rewriter;
 mod save;
+mod shard;
 mod simplify;
 mod sparse;
 
@@ -40,9 +41,10 @@ pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};
 pub use mixed_precision::{MixedPrecision, mixed_precision};
-pub use replicate::{Replica, replicate};
+pub use replicate::{Replica, count_whole_batch, owned_states, replicate};
 pub use rewriter::Rewriter;
 pub use save::save;
+pub use shard::{OwnedState, Shard, StateBytes};
 pub use simplify::simplify;
 pub use sparse::{SPARSE, sparse_parameters};
 

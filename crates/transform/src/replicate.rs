@@ -7,8 +7,10 @@
 use crate::SplitError;
 use crate::accumulate::with_accumulators;
 use crate::rewriter::Rewriter;
-use plimsoll_graph::op::Exchange;
-use plimsoll_graph::{Builder, Graph, Node, Op, Origin, ValueId};
+use crate::shard::{self, Needs, OwnedState, Shard};
+use plimsoll_graph::op::{Elementwise, Exchange, Norm, NormAxis};
+use plimsoll_graph::{Accumulator, BatchMark, Builder, Graph, Node, Op, Origin, State, ValueId};
+use std::sync::Arc;
 
 /// The part of a step that one device runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct Replica<'a> {
     pub examples: &'a [usize],
     /// Micro-batches of the step.
     pub micro_batches: usize,
+    /// What is on one device alone.
+    pub shard: Shard,
 }
 
 impl Replica<'_> {
@@ -39,8 +43,16 @@ impl Replica<'_> {
     fn next(&self) -> (usize, bool) {
         match self.chain().find(|&device| device > self.device) {
             Some(device) => (device, false),
-            None => (self.chain().next().unwrap_or(self.device), true),
+            None => (self.first(), true),
         }
+    }
+
+    fn first(&self) -> usize {
+        self.chain().next().unwrap_or(self.device)
+    }
+
+    fn is_first(&self) -> bool {
+        self.device == self.first()
     }
 
     fn last(&self) -> usize {
@@ -50,92 +62,422 @@ impl Replica<'_> {
 
 /// The step of one device, from the step of its examples in a micro-batch. For a device that takes no examples, from that of any
 /// other: what is left of it is the optimizer step.
+///
+/// A sum that the examples of the same step depend on, like a statistic of batch norm, is whole before they go on: its chain is passed
+/// on, and all devices get the sum, in the midst of the step. That needs a step of one micro-batch.
 pub fn replicate(part: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitError> {
-    let graph = with_accumulators(part, replica.micro_batches)?;
+    let step = Step::new(part, replica)?;
     if replica.examples[replica.device] == 0 {
-        return update_only(&graph, replica);
+        return update_only(&step, replica);
     }
-    let once = graph.optimizer_step();
-    let mut r = Rewriter::new(&graph);
+    let Step { graph, synchronised, once, .. } = &step;
+    let mut r = step.rewriter(|keeps, sums| Rewriter::keeping(graph, keeps, sums), replica.device);
     // What is read for an accumulator, once it is received.
     let mut received = vec![None; graph.value_count()];
-    for (node, _) in graph.nodes.iter().zip(&once).filter(|(_, once)| !**once) {
-        for &sum in &node.accumulate {
-            received[sum.index()] = Some(receive(&mut r, replica, node, sum)?);
+    let mut order = Order::new(&step);
+    for (node, _) in graph.nodes.iter().zip(once).filter(|(_, once)| !**once) {
+        let chains: Vec<usize> = chains_of(graph, node).collect();
+        for &chain in &chains {
+            let sum = graph.accumulators[chain].input;
+            received[sum.index()] = Some(match step.keeper(chain) {
+                Some(keeper) if keeper != replica.device => {
+                    take(&mut r, replica, &mut order, node, chain, keeper)?
+                }
+                Some(_) if replica.is_first() => r.get(sum),
+                _ => receive(&mut r, replica, &mut order, node, chain)?,
+            });
         }
         let outputs = r.emit(node, |r, v| received[v.index()].unwrap_or_else(|| r.get(v)))?;
         r.set(node, &outputs);
-        for (chain, accumulator) in graph.accumulators.iter().enumerate() {
-            if node.outputs.contains(&accumulator.output) {
-                let sent = send(&mut r, replica, node, chain, accumulator.output)?;
-                r.map[accumulator.output.index()] = Some(sent);
+        // The node itself reads all that it received.
+        order.previous = None;
+        for &chain in &chains {
+            match step.keeper(chain) {
+                Some(keeper) if keeper != replica.device => {
+                    give(&mut r, replica, &mut order, node, chain, keeper)?;
+                }
+                _ => send(&mut r, replica, &mut order, node, chain, replica.next())?,
             }
         }
+        for &chain in chains.iter().filter(|&&chain| step.keeper(chain) == Some(replica.device)) {
+            keep(&mut r, replica, &mut order, node, chain)?;
+        }
+        let whole: Vec<usize> = chains.into_iter().filter(|&chain| synchronised[chain]).collect();
+        if !whole.is_empty() {
+            let sums = whole.iter().map(|&chain| r.get(graph.accumulators[chain].output)).collect();
+            synchronise(&mut r, replica, &mut order, &node.layer, &whole, sums)?;
+        }
     }
-    share(&mut r, replica, |r, accumulator| r.get(graph.accumulators[accumulator].output))?;
-    for (node, _) in graph.nodes.iter().zip(&once).filter(|(_, once)| **once) {
+    share(&mut r, replica, &step, &order)?;
+    let needs = &step.needs[replica.device];
+    for (_, node) in graph.nodes.iter().enumerate().filter(|&(at, _)| once[at] && needs.node(at)) {
         r.copy(node)?;
     }
+    Ok(r.finish_updating(|state| step.updates(state, replica.device))?)
+}
+
+/// The states that one device updates in a run on several.
+pub fn owned_states(part: &Graph, replica: &Replica<'_>) -> Result<Vec<OwnedState>, SplitError> {
+    Ok(Step::new(part, replica)?.owners)
+}
+
+/// A step with accumulators, and what is decided for all devices.
+struct Step {
+    graph: Graph,
+    /// Accumulators whose sums are needed whole in the midst of the step.
+    synchronised: Vec<bool>,
+    /// Nodes that run once, after the last micro-batch.
+    once: Vec<bool>,
+    /// The states that one device updates.
+    owners: Vec<OwnedState>,
+    /// What of the optimizer step each device runs.
+    needs: Vec<Needs>,
+    /// The one device that keeps a sum, by chain, where the others only pass it on.
+    keepers: Vec<Option<usize>>,
+}
+
+impl Step {
+    fn new(part: &Graph, replica: &Replica<'_>) -> Result<Self, SplitError> {
+        let graph = with_accumulators(&with_moments(part)?, replica.micro_batches)?;
+        let marks = graph.batch_marks();
+        let has_batch_axis = |value: Option<ValueId>| value.is_some_and(|v| marks[v.index()].axis);
+        if let Some(state) = graph.states.iter().find(|state| has_batch_axis(state.output)) {
+            return Err(SplitError::Mixes { layer: state.name.clone(), op: "the update" });
+        }
+        let synchronised = synchronised(&graph, &marks);
+        let once = graph.optimizer_step_after(|sum| !synchronised[sum]);
+        let devices = replica.examples.len();
+        let owners = shard::owners(&graph, &once, devices, replica.shard);
+        let needs: Vec<Needs> =
+            (0..devices).map(|device| Needs::new(&graph, &once, &owners, device)).collect();
+        let keeper = |(chain, sum): (usize, &Accumulator)| {
+            let mut readers = (0..devices).filter(|&device| needs[device].value(sum.output));
+            let only = readers.next().filter(|_| readers.next().is_none());
+            only.filter(|_| replica.shard == Shard::Gradients && !synchronised[chain])
+        };
+        let keepers = graph.accumulators.iter().enumerate().map(keeper).collect();
+        Ok(Self { graph, synchronised, once, owners, needs, keepers })
+    }
+
+    /// The one device that keeps the sum of a chain, if there is one.
+    fn keeper(&self, chain: usize) -> Option<usize> {
+        self.keepers[chain]
+    }
+
+    /// Whether a device has an accumulator for a chain.
+    fn keeps(&self, chain: usize, device: usize) -> bool {
+        self.keeper(chain).is_none_or(|keeper| keeper == device)
+    }
+
+    /// A rewriter without the states and sums that a device does not hold.
+    fn rewriter<'g>(
+        &self,
+        make: impl FnOnce(&dyn Fn(&State) -> bool, &dyn Fn(usize) -> bool) -> Rewriter<'g>,
+        device: usize,
+    ) -> Rewriter<'g> {
+        make(&|state| self.holds(state, device), &|chain| self.keeps(chain, device))
+    }
+
+    fn owner(&self, state: &State) -> Option<&OwnedState> {
+        self.owners.iter().find(|owned| owned.name == state.name)
+    }
+
+    /// Whether a device has a state.
+    fn holds(&self, state: &State, device: usize) -> bool {
+        self.owner(state).is_none_or(|owned| !owned.alone || owned.owner == device)
+    }
+
+    /// Whether a device computes the new version of a state.
+    fn updates(&self, state: &State, device: usize) -> bool {
+        self.owner(state).is_none_or(|owned| owned.owner == device)
+    }
+}
+
+/// Gives the step of a part of the batch, as it was built, the numbers of the whole batch's step: where a layer counts examples (batch
+/// norm's mean and its unbiased variance), it means those of all devices.
+pub fn count_whole_batch(part: &mut Graph, whole: &Graph) {
+    for (node, other) in part.nodes.iter_mut().zip(&whole.nodes) {
+        if matches!(other.op, Op::Elementwise(Elementwise::Constant { .. })) {
+            node.op = other.op.clone();
+        }
+    }
+}
+
+/// The step with moments in place of the statistics of channels: they are sums, which devices continue.
+fn with_moments(graph: &Graph) -> Result<Graph, SplitError> {
+    let mut r = Rewriter::new(graph);
+    for node in &graph.nodes {
+        if !matches!(node.op, Op::Norm(Norm::Stats { axis: NormAxis::Channel })) {
+            r.copy(node)?;
+            continue;
+        }
+        let moments = r.emit_as(node, Op::Norm(Norm::Moments))?;
+        let dtype = graph.ty(node.outputs[0]).dtype;
+        let stats = r.replace(node, Op::Norm(Norm::StatsOfMoments { dtype }), &moments)?;
+        r.set(node, &stats);
+    }
     Ok(r.finish()?)
+}
+
+/// The accumulators whose sums a node of a micro-batch itself needs whole, because it reads examples beside it.
+fn synchronised(graph: &Graph, marks: &[BatchMark]) -> Vec<bool> {
+    let has_axis = |value: &ValueId| marks[value.index()].axis;
+    let mut needed = vec![false; graph.value_count()];
+    for node in graph.nodes.iter().rev() {
+        if node.inputs.iter().any(has_axis) || node.outputs.iter().any(|v| needed[v.index()]) {
+            node.inputs.iter().filter(|v| !has_axis(v)).for_each(|v| needed[v.index()] = true);
+        }
+    }
+    graph.accumulators.iter().map(|accumulator| needed[accumulator.output.index()]).collect()
+}
+
+/// The chains that a node folds.
+fn chains_of<'g>(graph: &'g Graph, node: &'g Node) -> impl Iterator<Item = usize> + 'g {
+    let chains = graph.accumulators.iter().enumerate();
+    chains.filter(|(_, sum)| node.outputs.contains(&sum.output)).map(|(chain, _)| chain)
+}
+
+/// What orders exchanges: around those where all devices meet; and one after another, where devices wait until what they give is
+/// taken. An exchange reads what has to be before it.
+///
+/// In the second case no device waits for ever, either: the chains of one node after the other go through all devices. A device takes or
+/// receives all of them, folds, gives or sends them on, and what it keeps it then receives from the last one. Each of these waits ends
+/// once the others have come to the same node, and they have, if all nodes before it are behind them.
+struct Order {
+    /// A value of the last meeting: what comes after it reads it.
+    meeting: Option<ValueId>,
+    /// What was sent since: the next meeting reads it.
+    since: Vec<ValueId>,
+    /// Whether exchanges are in one order.
+    in_order: bool,
+    /// The accumulator of turns, and its value after the last exchange that has one.
+    turn: Option<(ValueId, ValueId)>,
+    /// What the last exchange left, where they are in one order.
+    previous: Option<ValueId>,
+}
+
+impl Order {
+    fn new(step: &Step) -> Self {
+        let in_order = step.keepers.iter().any(Option::is_some);
+        Self { meeting: None, since: Vec::new(), in_order, turn: None, previous: None }
+    }
+
+    /// What the next exchange that waits reads.
+    fn before(&self) -> impl Iterator<Item = ValueId> + use<> {
+        let turn = self.turn.map(|(_, turn)| turn);
+        // The turn itself may be what the last exchange left.
+        let previous = self.previous.filter(|&previous| Some(previous) != turn);
+        self.meeting.into_iter().chain(turn).chain(previous)
+    }
+
+    /// An exchange left this value.
+    fn done(&mut self, value: ValueId) {
+        self.previous = self.in_order.then_some(value);
+    }
 }
 
 /// The sum of a chain before a node adds to it. It reads the node's inputs, so that a device does not wait before it has them.
 fn receive(
     r: &mut Rewriter<'_>,
     replica: &Replica<'_>,
+    order: &mut Order,
     node: &Node,
-    sum: ValueId,
+    chain: usize,
 ) -> Result<ValueId, SplitError> {
-    let Origin::Accumulator(chain) = r.old.origin(sum) else { return Ok(r.get(sum)) };
+    let sum = r.old.accumulators[chain].input;
     let (from, wraps) = replica.previous();
     if from == replica.device {
         return Ok(r.get(sum));
     }
     let op = Exchange::Receive { chain: chain as u32, from: from as u32, wraps, ty: r.old.ty(sum).clone() };
-    let inputs: Vec<ValueId> = node.inputs.iter().map(|&v| r.get(v)).collect();
+    let inputs: Vec<ValueId> = node.inputs.iter().map(|&v| r.get(v)).chain(order.before()).collect();
     let sum = r.get(sum);
-    let emit = |b: &mut Builder| b.accumulating(Op::Exchange(op), &inputs, &[sum]);
-    Ok(r.builder.within(node.layer.clone(), emit)?[0])
+    let received = emit(r, node, op, &inputs, sum)?[0];
+    order.done(received);
+    Ok(received)
 }
 
+/// As [`receive`], for a device that does not keep the sum.
+fn take(
+    r: &mut Rewriter<'_>,
+    replica: &Replica<'_>,
+    order: &mut Order,
+    node: &Node,
+    chain: usize,
+    keeper: usize,
+) -> Result<ValueId, SplitError> {
+    // The sum of the micro-batches before is with the device that keeps it.
+    let (from, wraps) = if replica.is_first() { (keeper, true) } else { replica.previous() };
+    let ty = r.old.ty(r.old.accumulators[chain].input).clone();
+    let op = Exchange::Take { chain: chain as u32, from: from as u32, wraps, ty };
+    let inputs: Vec<ValueId> = node.inputs.iter().map(|&v| r.get(v)).collect();
+    Ok(in_turn(r, order, node, op, inputs)?[1])
+}
+
+/// Passes the sum of a chain on; an accumulator's output is then what was sent.
 fn send(
     r: &mut Rewriter<'_>,
     replica: &Replica<'_>,
+    order: &mut Order,
     node: &Node,
     chain: usize,
-    sum: ValueId,
-) -> Result<ValueId, SplitError> {
-    let (to, wraps) = replica.next();
-    if to == replica.device {
-        return Ok(r.get(sum));
+    (to, wraps): (usize, bool),
+) -> Result<(), SplitError> {
+    let sum = r.old.accumulators[chain].output;
+    if to != replica.device {
+        let op = Exchange::Send { chain: chain as u32, to: to as u32, wraps, ty: r.old.ty(sum).clone() };
+        let held = r.get(sum);
+        r.map[sum.index()] = Some(emit(r, node, op, &[], held)?[0]);
     }
-    let op = Exchange::Send { chain: chain as u32, to: to as u32, wraps, ty: r.old.ty(sum).clone() };
-    let sum = r.get(sum);
-    let emit = |b: &mut Builder| b.accumulating(Op::Exchange(op), &[], &[sum]);
-    Ok(r.builder.within(node.layer.clone(), emit)?[0])
+    order.since.push(r.get(sum));
+    order.done(r.get(sum));
+    Ok(())
 }
 
-/// Replaces every accumulator's output by the whole sum.
-fn share(
+/// As [`send`], for a device that does not keep the sum; the last one gives it to the one that does.
+fn give(
     r: &mut Rewriter<'_>,
     replica: &Replica<'_>,
-    held: impl Fn(&Rewriter<'_>, usize) -> ValueId,
+    order: &mut Order,
+    node: &Node,
+    chain: usize,
+    keeper: usize,
 ) -> Result<(), SplitError> {
-    let outputs: Vec<ValueId> = r.old.accumulators.iter().map(|accumulator| accumulator.output).collect();
-    let types = outputs.iter().map(|&v| r.old.ty(v).clone()).collect();
-    let sums: Vec<ValueId> = (0..outputs.len()).map(|i| held(r, i)).collect();
-    let op = Op::Exchange(Exchange::Share { from: replica.last() as u32, types });
+    let to = if replica.device == replica.last() { keeper } else { replica.next().0 };
+    let sum = r.get(r.old.accumulators[chain].output);
+    in_turn(r, order, node, Exchange::Give { chain: chain as u32, to: to as u32 }, vec![sum])?;
+    Ok(())
+}
+
+/// The sum of a chain from the last device, for the one that keeps it; the first one gets it for the next micro-batch.
+fn keep(
+    r: &mut Rewriter<'_>,
+    replica: &Replica<'_>,
+    order: &mut Order,
+    node: &Node,
+    chain: usize,
+) -> Result<(), SplitError> {
+    let sum = r.old.accumulators[chain].output;
+    if replica.device == replica.last() {
+        return Ok(());
+    }
+    let from = replica.last() as u32;
+    let op = Exchange::Receive { chain: chain as u32, from, wraps: false, ty: r.old.ty(sum).clone() };
+    let held = r.get(sum);
+    let before: Vec<ValueId> = order.before().filter(|&v| v != held).collect();
+    r.map[sum.index()] = Some(emit(r, node, op, &before, held)?[0]);
+    order.since.push(r.get(sum));
+    order.done(r.get(sum));
+    if replica.is_first() || replica.micro_batches == 1 {
+        return Ok(());
+    }
+    send(r, replica, order, node, chain, (replica.first(), true))
+}
+
+/// Emits an exchange of one sum.
+fn emit(
+    r: &mut Rewriter<'_>,
+    node: &Node,
+    op: Exchange,
+    inputs: &[ValueId],
+    sum: ValueId,
+) -> Result<Vec<ValueId>, SplitError> {
+    let emit = |b: &mut Builder| b.accumulating(Op::Exchange(op), inputs, &[sum]);
+    Ok(r.builder.within(node.layer.clone(), emit)?)
+}
+
+/// Emits an exchange that has a turn.
+fn in_turn(
+    r: &mut Rewriter<'_>,
+    order: &mut Order,
+    node: &Node,
+    op: Exchange,
+    mut inputs: Vec<ValueId>,
+) -> Result<Vec<ValueId>, SplitError> {
+    let (input, turn) = order.turn.unwrap_or_else(|| {
+        let turn = r.builder.accumulator(Exchange::turn());
+        (turn, turn)
+    });
+    inputs.extend(order.before().filter(|&v| v != turn));
+    let outputs = emit(r, node, op, &inputs, turn)?;
+    order.turn = Some((input, outputs[0]));
+    order.since.push(outputs[0]);
+    order.done(outputs[0]);
+    Ok(outputs)
+}
+
+/// Replaces the outputs of some accumulators by the whole sums, in the midst of the step.
+fn synchronise(
+    r: &mut Rewriter<'_>,
+    replica: &Replica<'_>,
+    order: &mut Order,
+    layer: &Arc<str>,
+    chains: &[usize],
+    sums: Vec<ValueId>,
+) -> Result<(), SplitError> {
+    let types = sums.iter().map(|&sum| r.builder.ty(sum).clone()).collect();
+    let op = Exchange::Synchronise { from: replica.last() as u32, chains: numbers(chains), types };
+    // The sums themselves are read as accumulators.
+    // Of the turns, and of what was sent twice, only the last is there still.
+    let since = order.since.split_off(0).into_iter().filter(|v| r.map.contains(&Some(*v)));
+    let before: Vec<ValueId> = since.chain(order.before()).filter(|v| !sums.contains(v)).collect();
+    let whole = r.builder.within(layer.clone(), |b| b.accumulating(Op::Exchange(op), &before, &sums))?;
+    order.meeting = whole.first().copied();
+    order.previous = None;
+    for (&chain, new) in chains.iter().zip(whole) {
+        r.map[r.old.accumulators[chain].output.index()] = Some(new);
+    }
+    Ok(())
+}
+
+/// Replaces the output of every accumulator that the optimizer step of this device reads by the whole sum.
+fn share(r: &mut Rewriter<'_>, replica: &Replica<'_>, step: &Step, order: &Order) -> Result<(), SplitError> {
+    let sums = &step.graph.accumulators;
+    let reads = |device: usize, chain: usize| step.needs[device].value(sums[chain].output);
+    let is_last = replica.device == replica.last();
+    // The devices that read a sum, beside the one that holds it.
+    let readers = |chain: usize| -> Vec<u32> {
+        let others = (0..replica.examples.len()).filter(|&device| device != replica.last());
+        others.filter(|&device| reads(device, chain)).map(|device| device as u32).collect()
+    };
+    let passes = |chain: &usize| {
+        let passed = if is_last { !readers(*chain).is_empty() } else { reads(replica.device, *chain) };
+        passed && !step.synchronised[*chain] && step.keeper(*chain).is_none()
+    };
+    let (mut chains, rest): (Vec<usize>, Vec<usize>) = (0..sums.len()).partition(passes);
+    let shared = numbers(&chains);
+    let to = if is_last && !step.owners.is_empty() {
+        chains.iter().map(|&chain| readers(chain)).collect()
+    } else {
+        Vec::new()
+    };
+    chains.extend(rest.into_iter().filter(|&chain| step.keeps(chain, replica.device)));
+    let outputs: Vec<ValueId> = chains.iter().map(|&chain| r.old.accumulators[chain].output).collect();
+    // All that has a turn is before it.
+    let (input, turn) = order.turn.unzip();
+    let sums: Vec<ValueId> = outputs.iter().map(|&v| r.get(v)).chain(turn).collect();
+    let types = sums.iter().map(|&v| r.builder.ty(v).clone()).collect();
+    let op = Op::Exchange(Exchange::Share { from: replica.last() as u32, chains: shared, to, types });
     let shared = r.builder.within("replicas".into(), |b| b.accumulating(op, &[], &sums))?;
+    if let (Some(input), Some(&output)) = (input, shared.last()) {
+        r.builder.set_accumulator(input, output);
+    }
     for (old, new) in outputs.into_iter().zip(shared) {
         r.map[old.index()] = Some(new);
     }
     Ok(())
 }
 
+fn numbers(chains: &[usize]) -> Vec<u32> {
+    chains.iter().map(|&chain| chain as u32).collect()
+}
+
 /// The optimizer step alone, on sums that other devices made.
-fn update_only(graph: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitError> {
+fn update_only(step: &Step, replica: &Replica<'_>) -> Result<Graph, SplitError> {
+    let Step { graph, synchronised, .. } = step;
     let mut needed = vec![false; graph.nodes.len()];
-    let states = graph.states.iter().filter_map(|state| state.output);
+    let states = graph.states.iter().filter(|state| step.updates(state, replica.device));
+    let states = states.filter_map(|state| state.output);
     let mut stack: Vec<ValueId> = states.chain(graph.outputs.iter().map(|output| output.value)).collect();
     while let Some(value) = stack.pop() {
         let is_sum = graph.accumulators.iter().any(|accumulator| accumulator.output == value);
@@ -151,12 +493,26 @@ fn update_only(graph: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitError
             _ => {}
         }
     }
-    let mut r = Rewriter::without_batch(graph);
-    share(&mut r, replica, |r, accumulator| r.get(graph.accumulators[accumulator].input))?;
+    let mut r = step.rewriter(|keeps, sums| Rewriter::without_batch(graph, keeps, sums), replica.device);
+    for accumulator in &graph.accumulators {
+        r.map[accumulator.output.index()] = r.map[accumulator.input.index()];
+    }
+    let mut order = Order::new(step);
+    for node in &graph.nodes {
+        for chain in chains_of(graph, node).filter(|&chain| step.keeper(chain) == Some(replica.device)) {
+            keep(&mut r, replica, &mut order, node, chain)?;
+        }
+        let whole: Vec<usize> = chains_of(graph, node).filter(|&chain| synchronised[chain]).collect();
+        if !whole.is_empty() {
+            let sums = whole.iter().map(|&chain| r.get(graph.accumulators[chain].input)).collect();
+            synchronise(&mut r, replica, &mut order, &node.layer, &whole, sums)?;
+        }
+    }
+    share(&mut r, replica, step, &order)?;
     for (node, _) in graph.nodes.iter().zip(&needed).filter(|(_, needed)| **needed) {
         r.copy(node)?;
     }
-    Ok(r.finish()?)
+    Ok(r.finish_updating(|state| step.updates(state, replica.device))?)
 }
 
 #[cfg(test)]
@@ -177,13 +533,21 @@ mod tests {
     }
 
     fn exchanges(device: usize, examples: &[usize], micro_batches: usize) -> Vec<String> {
-        let graph = replicate(&step(), &Replica { device, examples, micro_batches }).unwrap();
-        assert_eq!(parse(&graph.to_string()).unwrap(), graph);
+        let replica = Replica { device, examples, micro_batches, shard: Shard::None };
+        let graph = replicate(&step(), &replica).unwrap();
         assert_eq!(graph.micro_batches, if examples[device] > 0 { micro_batches } else { 1 });
+        words(&graph)
+    }
+
+    fn words(graph: &Graph) -> Vec<String> {
+        assert_eq!(parse(&graph.to_string()).unwrap(), *graph);
         let word = |node: &Node| match node.op {
             Op::Exchange(Exchange::Receive { from, wraps, .. }) => format!("receive from {from}, {wraps}"),
             Op::Exchange(Exchange::Send { to, wraps, .. }) => format!("send to {to}, {wraps}"),
-            Op::Exchange(Exchange::Share { from, .. }) => format!("share from {from}"),
+            Op::Exchange(Exchange::Synchronise { from, ref chains, .. }) => {
+                format!("synchronise {chains:?} from {from}")
+            }
+            Op::Exchange(Exchange::Share { from, ref chains, .. }) => format!("share {chains:?} from {from}"),
             _ => node.op.name().to_string(),
         };
         graph.nodes.iter().filter(|node| !node.op.is_view()).map(word).collect()
@@ -191,19 +555,110 @@ mod tests {
 
     #[test]
     fn sums_pass_from_each_device_to_the_next_and_around() {
-        let first = ["receive from 2, true", "sum", "send to 1, false", "share from 2", "sub"];
+        let first = ["receive from 2, true", "sum", "send to 1, false", "share [0] from 2", "sub"];
         assert_eq!(exchanges(0, &[2, 2, 2], 2), first);
-        let second = ["receive from 0, false", "sum", "send to 2, false", "share from 2", "sub"];
+        let second = ["receive from 0, false", "sum", "send to 2, false", "share [0] from 2", "sub"];
         assert_eq!(exchanges(1, &[2, 2, 2], 2), second);
-        let last = ["receive from 1, false", "sum", "send to 0, true", "share from 2", "sub"];
+        let last = ["receive from 1, false", "sum", "send to 0, true", "share [0] from 2", "sub"];
         assert_eq!(exchanges(2, &[2, 2, 2], 2), last);
     }
 
     #[test]
     fn devices_without_examples_only_update() {
-        assert_eq!(exchanges(1, &[2, 0, 2], 1), ["share from 2", "sub"]);
-        let over_it = ["receive from 2, true", "sum", "send to 2, false", "share from 2", "sub"];
+        assert_eq!(exchanges(1, &[2, 0, 2], 1), ["share [0] from 2", "sub"]);
+        let over_it = ["receive from 2, true", "sum", "send to 2, false", "share [0] from 2", "sub"];
         assert_eq!(exchanges(0, &[2, 0, 2], 1), over_it);
-        assert_eq!(exchanges(0, &[2, 0], 1), ["sum", "share from 0", "sub"]);
+        assert_eq!(exchanges(0, &[2, 0], 1), ["sum", "share [0] from 0", "sub"]);
+    }
+
+    /// `w` ends as itself minus the sum of the squared distances from the batch's mean, and `m` as the mean.
+    fn normed() -> Graph {
+        let mut b = Builder::new(2, 1);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [2, 3]));
+        let ty = TensorType::new(DType::F32, [3]);
+        let w = b.state("w", ty.clone(), Role::Parameter, Init::Ones);
+        let m = b.state("m", ty, Role::Statistic, Init::Zeros);
+        let stats = b.node(Op::Norm(Norm::Stats { axis: NormAxis::Channel }), &[x]).unwrap();
+        let centred = b.sub(x, stats[0]).unwrap();
+        let squares = b.mul(centred, centred).unwrap();
+        let sum = b.sum(squares, &[0], false).unwrap();
+        let next = b.sub(w, sum).unwrap();
+        b.set_state(w, next);
+        b.set_state(m, stats[0]);
+        b.finish().unwrap()
+    }
+
+    #[test]
+    fn statistics_of_the_whole_batch_are_known_before_the_step_goes_on() {
+        let replica =
+            |device, examples, micro_batches| Replica { device, examples, micro_batches, shard: Shard::None };
+        let graph = replicate(&normed(), &replica(0, &[2, 2], 1)).unwrap();
+        let first = [
+            "receive from 1, true",
+            "norm_moments",
+            "send to 1, false",
+            "synchronise [0] from 1",
+            "norm_stats_of_moments",
+            "sub",
+            "mul",
+            "receive from 1, true",
+            "sum",
+            "send to 1, false",
+            "share [1] from 1",
+            "sub",
+        ];
+        assert_eq!(words(&graph), first);
+        // What follows the meeting reads its result, so that no plan has it on the other side.
+        let synchronise = graph.nodes.iter().find(|node| node.op.name() == "synchronise").unwrap();
+        let receive = graph.nodes.iter().rfind(|node| node.op.name() == "receive").unwrap();
+        assert!(receive.inputs.contains(&synchronise.outputs[0]));
+        assert!(!graph.batch_relations().contains(&plimsoll_graph::BatchRelation::Mixed));
+        let idle = replicate(&normed(), &replica(1, &[2, 0], 1)).unwrap();
+        let words = words(&idle);
+        assert_eq!(words, ["synchronise [0] from 0", "share [1] from 0", "norm_stats_of_moments", "sub"]);
+        let split = replicate(&normed(), &replica(0, &[2, 2], 2));
+        assert!(matches!(split, Err(SplitError::Mixes { .. })), "{split:?}");
+    }
+
+    /// Two parameters, each with a moment that its gradient is added to.
+    fn with_moments_of_two() -> Graph {
+        let mut b = Builder::new(2, 1);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [2, 3]));
+        for name in ["a", "b"] {
+            let ty = TensorType::new(DType::F32, [3]);
+            let w = b.state(name, ty.clone(), Role::Parameter, Init::Ones);
+            let m = b.state(&format!("{name}/moment"), ty, Role::Moment, Init::Zeros);
+            let y = b.mul(x, w).unwrap();
+            let sum = b.sum(y, &[0], false).unwrap();
+            let moment = b.add(m, sum).unwrap();
+            let next = b.sub(w, moment).unwrap();
+            b.set_state(m, moment);
+            b.set_state(w, next);
+        }
+        b.finish().unwrap()
+    }
+
+    #[test]
+    fn sharded_updates_are_done_where_their_moments_are() {
+        let replica =
+            |device| Replica { device, examples: &[2, 2], micro_batches: 1, shard: Shard::Optimizer };
+        let owned = owned_states(&with_moments_of_two(), &replica(0)).unwrap();
+        let rows: Vec<(&str, usize, bool)> =
+            owned.iter().map(|state| (state.name.as_str(), state.owner, state.alone)).collect();
+        assert_eq!(rows, [("a", 0, false), ("a/moment", 0, true), ("b", 1, false), ("b/moment", 1, true)]);
+        for (device, own, other) in [(0, "a", "b"), (1, "b", "a")] {
+            let graph = replicate(&with_moments_of_two(), &replica(device)).unwrap();
+            let state = |name: &str| graph.states.iter().find(|state| state.name == name);
+            assert!(state(&format!("{own}/moment")).is_some() && state(&format!("{other}/moment")).is_none());
+            assert!(state(own).unwrap().output.is_some() && state(other).unwrap().output.is_none());
+            // The last device passes the sum that the first one reads, and keeps its own.
+            let share = graph.nodes.iter().find_map(|node| match &node.op {
+                Op::Exchange(Exchange::Share { chains, to, .. }) => Some((chains.clone(), to.clone())),
+                _ => None,
+            });
+            let to = if device == 1 { vec![vec![0]] } else { Vec::new() };
+            assert_eq!(share, Some((vec![0], to)), "{device}");
+            assert_eq!(words(&graph).iter().filter(|word| *word == "sub").count(), 1);
+        }
     }
 }

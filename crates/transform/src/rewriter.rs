@@ -17,19 +17,28 @@ impl<'g> Rewriter<'g> {
     pub fn new(old: &'g Graph) -> Self {
         let mut builder = Builder::new(old.examples, old.example_block);
         builder.set_micro_batches(old.micro_batches);
-        Self::entering(old, builder, |_| true, |_| true)
+        Self::entering(old, builder, |_| true, |_| true, |_| true)
     }
 
-    /// As [`Rewriter::new`], without the inputs that are batched: for nodes that do not depend on them.
-    pub fn without_batch(old: &'g Graph) -> Self {
-        Self::entering(old, Builder::new(1, 1), |input| !input.batched, |_| true)
+    /// As [`Rewriter::keeping`], without the inputs that are batched: for nodes that do not depend on them.
+    pub fn without_batch(
+        old: &'g Graph,
+        keeps: impl Fn(&State) -> bool,
+        sums: impl Fn(usize) -> bool,
+    ) -> Self {
+        Self::entering(old, Builder::new(1, 1), |input| !input.batched, keeps, sums)
+    }
+
+    /// As [`Rewriter::without_states`], without the accumulators, by index, that `sums` refuses.
+    pub fn keeping(old: &'g Graph, keeps: impl Fn(&State) -> bool, sums: impl Fn(usize) -> bool) -> Self {
+        let mut builder = Builder::new(old.examples, old.example_block);
+        builder.set_micro_batches(old.micro_batches);
+        Self::entering(old, builder, |_| true, keeps, sums)
     }
 
     /// As [`Rewriter::new`], without the states that `keeps` refuses; their values have no new ones.
     pub fn without_states(old: &'g Graph, keeps: impl Fn(&State) -> bool) -> Self {
-        let mut builder = Builder::new(old.examples, old.example_block);
-        builder.set_micro_batches(old.micro_batches);
-        Self::entering(old, builder, |_| true, keeps)
+        Self::keeping(old, keeps, |_| true)
     }
 
     fn entering(
@@ -37,6 +46,7 @@ impl<'g> Rewriter<'g> {
         mut builder: Builder,
         takes: impl Fn(&Input) -> bool,
         keeps: impl Fn(&State) -> bool,
+        sums: impl Fn(usize) -> bool,
     ) -> Self {
         let mut map = vec![None; old.value_count()];
         for value in old.value_ids() {
@@ -49,6 +59,7 @@ impl<'g> Rewriter<'g> {
                     let state = &old.states[i];
                     Some(builder.named_state(state.name.clone(), ty, state.role, state.init))
                 }
+                Origin::Accumulator(i) if !sums(i) => None,
                 Origin::Accumulator(_) => Some(builder.accumulator(ty)),
                 Origin::Node { .. } => None,
             };
@@ -88,6 +99,12 @@ impl<'g> Rewriter<'g> {
         self.builder.within(node.layer.clone(), |b| b.accumulating(node.op.clone(), inputs, &sums))
     }
 
+    /// Emits another op with a node's inputs; the map stays as it is.
+    pub fn emit_as(&mut self, node: &Node, op: Op) -> Result<Vec<ValueId>, GraphError> {
+        let inputs: Vec<_> = node.inputs.iter().map(|&v| self.get(v)).collect();
+        self.replace(node, op, &inputs)
+    }
+
     /// Emits another op in a node's layer, on new values.
     pub fn replace(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
         self.builder.within(node.layer.clone(), |b| b.node(op, inputs))
@@ -105,16 +122,26 @@ impl<'g> Rewriter<'g> {
         self.close().finish()
     }
 
+    /// As [`Rewriter::finish`], in a step that writes only some states.
+    pub fn finish_updating(self, updates: impl Fn(&State) -> bool) -> Result<Graph, GraphError> {
+        self.close_updating(updates).finish()
+    }
+
     /// As [`Rewriter::finish`], but more nodes can be added.
-    pub fn close(mut self) -> Builder {
-        for state in &self.old.states {
+    pub fn close(self) -> Builder {
+        self.close_updating(|_| true)
+    }
+
+    fn close_updating(mut self, updates: impl Fn(&State) -> bool) -> Builder {
+        for state in self.old.states.iter().filter(|state| updates(state)) {
             if let Some(output) = state.output {
                 let (input, output) = (self.get(state.input), self.get(output));
                 self.builder.set_state(input, output);
             }
         }
         for accumulator in &self.old.accumulators {
-            let (input, output) = (self.get(accumulator.input), self.get(accumulator.output));
+            let Some(input) = self.map[accumulator.input.index()] else { continue };
+            let output = self.get(accumulator.output);
             self.builder.set_accumulator(input, output);
         }
         for output in &self.old.outputs {

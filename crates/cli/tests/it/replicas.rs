@@ -88,3 +88,25 @@ fn wrong_device_flags_say_what_to_change() {
     let norm = ["plan", "--model=resnet20", "--replicas=2", "--batch=16"];
     refused(&plimsoll(&norm), 2, &["mixes the examples of a batch", "train on one device"]);
 }
+
+#[test]
+fn the_plan_of_ranks_tells_what_each_of_them_holds() {
+    let ranks = |shard: &str| {
+        let report = json(&run("plan", &["--json", "--ranks=3", &format!("--shard={shard}")]));
+        report["ranks"].as_array().unwrap().clone()
+    };
+    let sum =
+        |ranks: &[serde_json::Value], key: &str| -> f64 { ranks.iter().map(|rank| number(rank, key)).sum() };
+    let (whole, optimizer, gradients) = (ranks("none"), ranks("optimizer"), ranks("gradients"));
+    let all = number(&whole[0], "optimizer_bytes");
+    assert_eq!((sum(&whole, "optimizer_bytes"), sum(&optimizer, "optimizer_bytes")), (3.0 * all, all));
+    assert!(sum(&gradients, "gradient_bytes") < sum(&optimizer, "gradient_bytes") / 2.5);
+    for (rank, (less, least)) in optimizer.iter().zip(&gradients).enumerate() {
+        let planned = |row| number(row, "planned_peak_bytes");
+        assert!(planned(&whole[rank]) > planned(less) && planned(less) > planned(least), "rank {rank}");
+    }
+    let table = text(&run("plan", &["--ranks=3", "--shard=optimizer"]));
+    assert!(table.contains("optimizer") && table.contains("dealt out evenly"), "{table}");
+    let wrong = run("plan", &["--ranks=3", "--shard=everything"]);
+    refused(&wrong, 2, &["`everything` is not one of none, optimizer, gradients"]);
+}

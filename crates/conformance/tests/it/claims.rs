@@ -40,6 +40,7 @@ impl Typed {
             outputs: outputs.iter().collect(),
             accumulate: false,
             fold_rows: 0,
+            mixed: false,
         };
         self.op.is_view() || executor.target().kernel(&query).is_ok()
     }

@@ -42,6 +42,7 @@ fn sources_of_cases(sources: &mut BTreeSet<String>) {
                 outputs: outputs.iter().collect(),
                 accumulate: false,
                 fold_rows: 0,
+                mixed: false,
             };
             sources.extend(sources_of(&query));
         }
@@ -56,9 +57,9 @@ fn sources_of_models(sources: &mut BTreeSet<String>) -> BTreeSet<String> {
             let (model, policy) = ((entry.make)(&entry.small), Policy::new(precision));
             let graph = step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
             let graph: Graph = optimize(graph, &numerics, &[]).unwrap();
-            let relations = graph.batch_relations();
+            let marks = graph.batch_marks();
             for node in &graph.nodes {
-                let query = KernelQuery::new(&graph, &relations, node);
+                let query = KernelQuery::new(&graph, &marks, node);
                 if find(&query).is_none() {
                     missing.insert(format!("{}: {}", entry.name, &query.unsupported("cuda".into())));
                 }

@@ -153,6 +153,8 @@ variants! {
     Op::Norm(Norm::Batch { .. }) => "batch_norm",
     Op::Norm(Norm::LogSumExp) => "logsumexp",
     Op::Norm(Norm::Stats { .. }) => "norm_stats",
+    Op::Norm(Norm::Moments) => "norm_moments",
+    Op::Norm(Norm::StatsOfMoments { .. }) => "norm_stats_of_moments",
     Op::Norm(Norm::Sums { .. }) => "norm_sums",
     Op::Attention(Attention::Forward { .. }) => "attention",
     Op::Attention(Attention::Grad { .. }) => "attention_grad",

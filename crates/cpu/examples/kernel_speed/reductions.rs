@@ -66,10 +66,10 @@ pub fn norms(ctx: Context<'_>) {
     for (rows, channels) in [(131_072, 16), (131_072, 64)] {
         let (x, dy) = (random(rows * channels), random(rows * channels));
         let (mut a, mut b) = (vec![0.0; channels], vec![0.0; channels]);
-        let mut memory = space(channel_stats_workspace(rows, channels));
+        let mut memory = space(channel_stats_workspace(rows, channels, rows));
         let memory = aligned(&mut memory);
         let name = format!("channel_stats [{rows},{channels}]");
-        time(&name, 4 * x.len(), || channel_stats(ctx, rows, channels, &x, &mut a, &mut b, memory));
+        time(&name, 4 * x.len(), || channel_stats(ctx, rows, channels, rows, &x, &mut a, &mut b, memory));
         let (mean, rstd) = (random(channels), random(channels));
         let hat = Normalised { x: &x, axis: NormAxis::Channel, mean: &mean, rstd: &rstd };
         let mut memory = space(channel_sums_workspace(rows, channels, 4096));

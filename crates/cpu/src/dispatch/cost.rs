@@ -244,7 +244,7 @@ mod tests {
         let inputs: Vec<&TensorType> = inputs.iter().collect();
         let outputs = op.infer(&inputs).unwrap();
         let outputs = outputs.iter().collect();
-        let query = KernelQuery { op, inputs, outputs, accumulate: false, fold_rows: 0 };
+        let query = KernelQuery { op, inputs, outputs, accumulate: false, fold_rows: 0, mixed: false };
         CpuTarget::new(Isa::Avx512, threads).kernel(&query).unwrap().nanoseconds as f64 / 1e3
     }
 

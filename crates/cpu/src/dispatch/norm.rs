@@ -7,6 +7,7 @@ use crate::kernels::float::{Float, with_float};
 use crate::kernels::norm::{self, Normalised};
 use plimsoll_graph::op::{Norm, NormAxis};
 use plimsoll_plan::KernelQuery;
+use plimsoll_tensor::DType;
 use std::marker::PhantomData;
 
 /// Multiply-adds that the sums over a vector take.
@@ -33,8 +34,17 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Found {
             with_float!(x[0].dtype, T => found(RowStats::<T>(size, PhantomData)))
         }
         Norm::Stats { axis: NormAxis::Channel } => {
-            with_float!(x[0].dtype, T => found(ChannelStats::<T>(size, PhantomData)))
+            let block_rows = block_rows(query, inside, rows);
+            with_float!(x[0].dtype, T => found(ChannelStats::<T> { size, block_rows, types: PhantomData }))
         }
+        Norm::Moments => {
+            let (block_rows, accumulate) = (block_rows(query, inside, rows), query.accumulate);
+            with_float!(x[0].dtype, T => {
+                found(ChannelMoments::<T> { size, block_rows, accumulate, types: PhantomData })
+            })
+        }
+        Norm::StatsOfMoments { dtype: DType::F32 } => found(StatsOfMoments(width)),
+        Norm::StatsOfMoments { .. } => None,
         Norm::Sums { .. } if !all_f32(&x[2..]) => None,
         Norm::Sums { axis } => {
             // The axis of the statistics follows from their shape; `[1]` of one row of one channel is both.
@@ -105,21 +115,62 @@ impl<T: Float> Call for RowStats<T> {
 }
 
 /// Elements are stored as `T`.
-struct ChannelStats<T>(Size, PhantomData<T>);
+struct ChannelStats<T> {
+    size: Size,
+    block_rows: usize,
+    types: PhantomData<T>,
+}
 
 impl<T: Float> Call for ChannelStats<T> {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
-        over_rows(core, self.0, SUMS, query)
+        over_rows(core, self.size, SUMS, query)
     }
 
     fn workspace(&self, _: Isa, _: usize) -> usize {
-        norm::channel_stats_workspace(self.0.rows, self.0.width)
+        norm::channel_stats_workspace(self.size.rows, self.size.width, self.block_rows)
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let Size { rows, width } = self.0;
-        let (mean, variance) = (write!(o, 0, width), write!(o, 1, width));
-        norm::channel_stats::<T>(ctx, rows, width, read!(o, 0, rows * width), mean, variance, scratch!(o));
+        let Size { rows, width } = self.size;
+        let (x, mean, variance) = (read!(o, 0, rows * width), write!(o, 0, width), write!(o, 1, width));
+        norm::channel_stats::<T>(ctx, rows, width, self.block_rows, x, mean, variance, scratch!(o));
+        Ok(())
+    }
+}
+
+/// Elements are stored as `T`.
+struct ChannelMoments<T> {
+    size: Size,
+    block_rows: usize,
+    accumulate: bool,
+    types: PhantomData<T>,
+}
+
+impl<T: Float> Call for ChannelMoments<T> {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        over_rows(core, self.size, SUMS, query)
+    }
+
+    fn workspace(&self, _: Isa, _: usize) -> usize {
+        norm::channel_stats_workspace(self.size.rows, self.size.width, self.block_rows)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let Size { rows, width } = self.size;
+        let (x, moments) = (read!(o, 0, rows * width), write!(o, 0, 3 * width));
+        let (block, accumulate) = (self.block_rows, self.accumulate);
+        norm::channel_moments::<T>(ctx, rows, width, block, accumulate, x, moments, scratch!(o));
+        Ok(())
+    }
+}
+
+/// Of so many channels.
+struct StatsOfMoments(usize);
+
+impl Call for StatsOfMoments {
+    unsafe fn run(&self, _: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let moments = read!(o, 0, 3 * self.0);
+        norm::stats_of_moments(self.0, moments, write!(o, 0, self.0), write!(o, 1, self.0));
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ mod tests;
 use crate::isa::Context;
 use crate::kernels::float::Float;
 use crate::kernels::math::{Shared, exp, ln, max_by, rows_per_task, simd_fn, sum_by, sum2_by, whole_lines};
-use crate::kernels::reduce::{Fold, STRIP, WIDEST, fold, fold_workspace, sum_rows, super_rows, unit_rows};
+use crate::kernels::reduce::{Fold, STRIP, WIDEST, fold, fold_workspace, sum_rows, super_rows};
 pub use plimsoll_graph::op::NormAxis;
 use std::ops::Range;
 
@@ -163,47 +163,106 @@ simd_fn! {
     }
 }
 
-/// The bytes of workspace that [`channel_stats`] needs: a multiple of 64.
-pub fn channel_stats_workspace(rows: usize, channels: usize) -> usize {
-    2 * whole_lines(rows.div_ceil(unit_rows(channels)) * channels) * size_of::<f32>()
+/// A fold over the rows of channels, in blocks of `block_rows`.
+fn fold_of(rows: usize, channels: usize, block_rows: usize, accumulate: bool) -> Fold {
+    Fold { rows, inner: channels, block_rows, accumulate }
 }
 
-/// Mean and variance of every column of x, `[rows, channels]`.
-///
-/// Every unit of rows has its statistics taken while it is in cache; they are then combined in order, by the method of
-/// Chan, Golub and LeVeque. So x is read from memory once.
+/// The bytes of workspace that [`channel_stats`] and [`channel_moments`] need: a multiple of 64.
+pub fn channel_stats_workspace(rows: usize, channels: usize, block_rows: usize) -> usize {
+    2 * whole_lines(fold_of(rows, channels, block_rows, false).units() * channels) * size_of::<f32>()
+}
+
+/// Mean and variance of every column of x, `[rows, channels]`: the bits of [`channel_moments`] and [`stats_of_moments`].
+#[allow(clippy::too_many_arguments, reason = "sizes and operands")]
 pub fn channel_stats<T: Float>(
     ctx: Context<'_>,
     rows: usize,
     channels: usize,
+    block_rows: usize,
     x: &[T],
     mean: &mut [f32],
     variance: &mut [f32],
     workspace: &mut [f32],
 ) {
-    assert!(
-        x.len() >= rows * channels && mean.len() >= channels && variance.len() >= channels,
-        "operands are too short"
-    );
-    let unit = unit_rows(channels);
-    let units = rows.div_ceil(unit);
-    let floats = whole_lines(units * channels);
+    assert!(mean.len() >= channels && variance.len() >= channels, "operands are too short");
+    let spec = fold_of(rows, channels, block_rows, false);
+    let parts = stats_of_units(ctx, &spec, x, workspace);
+    for first in (0..channels).step_by(STRIP) {
+        let columns = first..(first + STRIP).min(channels);
+        let (mut means, mut squares) = ([0.0; STRIP], [0.0; STRIP]);
+        combine_stats(&spec, 0.0, columns.clone(), parts, [&mut means, &mut squares]);
+        for (i, column) in columns.enumerate() {
+            (mean[column], variance[column]) = stats(rows as f64, means[i], squares[i]);
+        }
+    }
+}
+
+/// `[count, mean, Σ (x - mean)²]` of every column of x, `[rows, channels]`, which `accumulate` combines with the moments of the rows
+/// before: rows cut at a block's end and taken in two calls give the bits of one call.
+#[allow(clippy::too_many_arguments, reason = "sizes and operands")]
+pub fn channel_moments<T: Float>(
+    ctx: Context<'_>,
+    rows: usize,
+    channels: usize,
+    block_rows: usize,
+    accumulate: bool,
+    x: &[T],
+    moments: &mut [f64],
+    workspace: &mut [f32],
+) {
+    let spec = fold_of(rows, channels, block_rows, accumulate);
+    let parts = stats_of_units(ctx, &spec, x, workspace);
+    let moments = &mut moments[..3 * channels];
+    if !accumulate {
+        moments.fill(0.0);
+    }
+    let (counts, rest) = moments.split_at_mut(channels);
+    let (means, squares) = rest.split_at_mut(channels);
+    let before = counts.first().copied().unwrap_or(0.0);
+    for first in (0..channels).step_by(STRIP) {
+        let columns = first..(first + STRIP).min(channels);
+        let sums = [&mut means[columns.clone()], &mut squares[columns.clone()]];
+        combine_stats(&spec, before, columns, parts, sums);
+    }
+    counts.fill(before + rows as f64);
+}
+
+/// Mean and variance of every channel from its moments.
+pub fn stats_of_moments(channels: usize, moments: &[f64], mean: &mut [f32], variance: &mut [f32]) {
+    for (i, (mean, variance)) in mean.iter_mut().zip(variance).enumerate().take(channels) {
+        (*mean, *variance) = stats(moments[i], moments[channels + i], moments[2 * channels + i]);
+    }
+}
+
+fn stats(count: f64, mean: f64, squares: f64) -> (f32, f32) {
+    (if count == 0.0 { f32::NAN } else { mean as f32 }, (squares / count) as f32)
+}
+
+/// Means and sums of squared distances of every unit: those of a unit are taken while it is in cache, so that x is read from memory
+/// once.
+fn stats_of_units<'w, T: Float>(
+    ctx: Context<'_>,
+    spec: &Fold,
+    x: &[T],
+    workspace: &'w mut [f32],
+) -> [&'w [f32]; 2] {
+    let (rows, channels) = (spec.rows, spec.inner);
+    assert!(x.len() >= rows * channels, "operands are too short");
+    let floats = whole_lines(spec.units() * channels);
     let (means, squares) = workspace[..2 * floats].split_at_mut(floats);
     let (unit_means, unit_squares) = (Shared::new(means), Shared::new(squares));
     let strips = channels.div_ceil(STRIP);
-    ctx.pool.run(units * strips, &|task, _| {
+    ctx.pool.run(spec.units() * strips, &|task, _| {
         let (u, strip) = (task / strips, task % strips);
-        let rows = u * unit..((u + 1) * unit).min(rows);
+        let rows = spec.unit(u);
         let columns = strip * STRIP..((strip + 1) * STRIP).min(channels);
         let at = u * channels + columns.start;
         // SAFETY: every task has its own columns of its own unit.
         let out = unsafe { [unit_means.part(at, columns.len()), unit_squares.part(at, columns.len())] };
         stats_of_unit(ctx.isa, channels, columns, &x[rows.start * channels..rows.end * channels], out);
     });
-    for first in (0..channels).step_by(STRIP) {
-        let columns = first..(first + STRIP).min(channels);
-        combine_stats(rows, unit, channels, columns, [means, squares], [mean, variance]);
-    }
+    [means, squares]
 }
 
 simd_fn! {
@@ -253,35 +312,31 @@ impl Tiled {
     }
 }
 
-/// Combines the statistics of units in order, in f64: there are few, and their sums of squares are large.
+/// Combines the statistics of units in order, by the method of Chan, Golub and LeVeque, with those of `before` rows; in f64: units are
+/// few, and their sums of squares are large.
 fn combine_stats(
-    rows: usize,
-    unit: usize,
-    channels: usize,
+    spec: &Fold,
+    before: f64,
     columns: Range<usize>,
     [unit_means, unit_squares]: [&[f32]; 2],
-    [mean, variance]: [&mut [f32]; 2],
+    [means, squares]: [&mut [f64]; 2],
 ) {
-    let (mut means, mut squares) = ([0.0f64; STRIP], [0.0f64; STRIP]);
-    for (u, start) in (0..rows).step_by(unit).enumerate() {
-        let (before, here) = (start as f64, unit.min(rows - start) as f64);
+    for u in 0..spec.units() {
+        let rows = spec.unit(u);
+        let (before, here) = (before + rows.start as f64, rows.len() as f64);
         let (share, weight) = (here / (before + here), before * here / (before + here));
-        let at = u * channels + columns.start;
-        for (i, (mean, squares)) in means.iter_mut().zip(&mut squares).enumerate().take(columns.len()) {
+        let at = u * spec.inner + columns.start;
+        for (i, (mean, squares)) in means.iter_mut().zip(&mut *squares).enumerate().take(columns.len()) {
             let distance = f64::from(unit_means[at + i]) - *mean;
             *mean += distance * share;
             *squares += f64::from(unit_squares[at + i]) + distance * distance * weight;
         }
     }
-    for (i, column) in columns.enumerate() {
-        mean[column] = if rows == 0 { f32::NAN } else { means[i] as f32 };
-        variance[column] = (squares[i] / rows as f64) as f32;
-    }
 }
 
 /// The bytes of workspace that [`channel_sums`] needs: a multiple of 64.
 pub fn channel_sums_workspace(rows: usize, channels: usize, block_rows: usize) -> usize {
-    fold_workspace(2, &Fold { rows, inner: channels, block_rows, accumulate: false })
+    fold_workspace(2, &fold_of(rows, channels, block_rows, false))
 }
 
 /// `(Σ dy, Σ dy · x̂)` over every column, added to the results with `accumulate`, folded over blocks of
@@ -304,7 +359,7 @@ pub fn channel_sums<D: Float, X: Float>(
         dy.len() >= rows * channels && sum.len() >= channels && sum_with_x.len() >= channels,
         "operands are too short"
     );
-    let spec = Fold { rows, inner: channels, block_rows, accumulate };
+    let spec = fold_of(rows, channels, block_rows, accumulate);
     fold(ctx, &spec, [sum, sum_with_x], workspace, &|rows, columns, out| {
         sums_of_unit(ctx.isa, channels, rows, columns, dy, normalised, out);
     });

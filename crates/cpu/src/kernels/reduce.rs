@@ -11,7 +11,7 @@ pub use scan::{cumulative_sum, product_grad};
 pub use topk::top_k;
 
 pub(crate) use columns::{WIDEST, sum_rows, super_rows};
-pub(crate) use fold::{Fold, fold, fold_workspace, unit_rows};
+pub(crate) use fold::{Fold, fold, fold_workspace};
 
 use crate::isa::Context;
 use crate::kernels::float::Float;

@@ -33,6 +33,9 @@ pub const PRELUDE: &str = include_str!("prelude.cu");
 
 /// The launches for a node, if there are kernels for it.
 pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
+    // Runs are on one device: blocks only matter where the batch can be split, and one block fills the device better.
+    let fold_rows = if query.mixed { 0 } else { query.fold_rows };
+    let query = &KernelQuery { fold_rows, ..query.clone() };
     match query.op {
         Op::Elementwise(op) => elementwise::single(*op, query),
         Op::Fused(region) => elementwise::fused(region, query),

@@ -78,8 +78,12 @@ pub(super) fn find(op: &Norm, query: &KernelQuery<'_>) -> Option<Call> {
                 .launch(&mut builder),
             }
         }
-        // `decompose` replaces the composites.
-        Norm::LogSumExp | Norm::Layer { .. } | Norm::Batch { .. } => return None,
+        // `decompose` replaces the composites, and moments are of devices that are one of several.
+        Norm::LogSumExp
+        | Norm::Layer { .. }
+        | Norm::Batch { .. }
+        | Norm::Moments
+        | Norm::StatsOfMoments { .. } => return None,
     }
     Some(builder.finish())
 }

@@ -2,15 +2,15 @@
 
 use super::{Family, Properties};
 use crate::{BatchRelation, TypeError};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// The chain of a sum over the batch, which every device continues where the one before it stopped. A device receives the sum
 /// so far, adds its own examples to it, and sends it on; the last one shares the whole sum with all. In the next micro-batch the
 /// chain goes on from the last device to the first.
 ///
-/// Each of these nodes has an accumulator for every output, which it is written in place of, so it runs exactly once in every
-/// micro-batch. Inputs, if there are any, only say what has to be computed before it waits for another device.
+/// Each of these nodes has an accumulator for every output (but for what is taken), which it is written in place of, so it runs exactly
+/// once in every micro-batch. Inputs, if there are any, only say what has to be computed before it waits for another device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exchange {
@@ -36,23 +36,65 @@ pub enum Exchange {
         /// The sum's type.
         ty: TensorType,
     },
+    /// `(..) → (turn, sum)`: the sum of a chain as another device left it, in memory of its own, for a device that does not keep
+    /// it. Devices that take and give have an accumulator, the turn, which orders what they do.
+    Take {
+        /// The chain.
+        chain: u32,
+        /// The device that sends.
+        from: u32,
+        /// Whether that one sent it in the micro-batch before. In the first one the sum is zero.
+        wraps: bool,
+        /// The sum's type.
+        ty: TensorType,
+    },
+    /// `(sum, ..) → turn`: passes a sum on, and waits until it may be overwritten.
+    Give {
+        /// The chain.
+        chain: u32,
+        /// The device that receives.
+        to: u32,
+    },
+    /// Sums of some chains as the last device of the chain holds them, in the midst of a step of one micro-batch: what the whole
+    /// batch is normalised by. They are the same on every device, so that what reads them is as if they came from outside. Devices
+    /// meet there: all that is exchanged before it on one of them is before it on every other, too.
+    Synchronise {
+        /// The device that holds them.
+        from: u32,
+        /// The chains.
+        chains: Vec<u32>,
+        /// The sums' types.
+        types: Vec<TensorType>,
+    },
     /// The sums of all chains, one output each, as a device holds them after the last micro-batch; in those before it, the
     /// accumulators themselves.
     Share {
         /// The device that holds them.
         from: u32,
-        /// The sums' types, by chain.
+        /// The chains of the first outputs, which are shared. The others stay as they are: they were synchronised before, or only
+        /// other devices read them.
+        chains: Vec<u32>,
+        /// The devices that each of these goes to, on the one that holds them; empty: to all others.
+        to: Vec<Vec<u32>>,
+        /// The sums' types.
         types: Vec<TensorType>,
     },
 }
 
 impl Exchange {
+    /// The type of a turn, whose value means nothing.
+    pub fn turn() -> TensorType {
+        TensorType::new(DType::I32, [1])
+    }
+
     /// Bytes that arrive from another device.
     pub fn received_bytes(&self) -> usize {
         match self {
-            Self::Receive { ty, .. } => ty.bytes(),
-            Self::Send { .. } => 0,
-            Self::Share { types, .. } => types.iter().map(TensorType::bytes).sum(),
+            Self::Receive { ty, .. } | Self::Take { ty, .. } => ty.bytes(),
+            Self::Send { .. } | Self::Give { .. } => 0,
+            Self::Synchronise { chains, types, .. } | Self::Share { chains, types, .. } => {
+                types.iter().take(chains.len()).map(TensorType::bytes).sum()
+            }
         }
     }
 }
@@ -62,6 +104,9 @@ impl Family for Exchange {
         match self {
             Self::Receive { .. } => "receive",
             Self::Send { .. } => "send",
+            Self::Take { .. } => "take",
+            Self::Give { .. } => "give",
+            Self::Synchronise { .. } => "synchronise",
             Self::Share { .. } => "share",
         }
     }
@@ -69,7 +114,9 @@ impl Family for Exchange {
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         Ok(match self {
             Self::Receive { ty, .. } | Self::Send { ty, .. } => vec![ty.clone()],
-            Self::Share { types, .. } => types.clone(),
+            Self::Take { ty, .. } => vec![Self::turn(), ty.clone()],
+            Self::Give { .. } => vec![Self::turn()],
+            Self::Synchronise { types, .. } | Self::Share { types, .. } => types.clone(),
         })
     }
 
@@ -80,17 +127,20 @@ impl Family for Exchange {
     /// Sums of other devices' examples.
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         let outputs = match self {
-            Self::Receive { .. } | Self::Send { .. } => 1,
-            Self::Share { types, .. } => types.len(),
+            Self::Receive { .. } | Self::Send { .. } | Self::Give { .. } => 1,
+            Self::Take { .. } => 2,
+            Self::Synchronise { types, .. } | Self::Share { types, .. } => types.len(),
         };
         vec![BatchRelation::Reduced; outputs]
     }
 
     fn properties(&self) -> Properties {
         match self {
-            Self::Receive { .. } | Self::Send { .. } => Properties { folds: &[0], ..Properties::GENERAL },
+            Self::Receive { .. } | Self::Send { .. } | Self::Take { .. } | Self::Give { .. } => {
+                Properties { folds: &[0], ..Properties::GENERAL }
+            }
             // Every output has an accumulator; their number is the node's.
-            Self::Share { .. } => Properties::GENERAL,
+            Self::Synchronise { .. } | Self::Share { .. } => Properties::GENERAL,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Family, PrecisionClass, Properties, arity, require, same_float};
 use crate::{BatchRelation, TypeError};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// Which elements share a statistic.
@@ -37,6 +37,15 @@ pub enum Norm {
         /// Which elements share a statistic.
         axis: NormAxis,
     },
+    /// `x → [count, mean, Σ (x - mean)²]` of every channel, f64 of `[3, channels]`. It folds over the batch, block by block: what it is
+    /// added to are the moments of the examples before, and the result are those of all. [`Norm::StatsOfMoments`] of them has the bits
+    /// of [`Norm::Stats`] over channels.
+    Moments,
+    /// `moments → (mean, variance)`, of channels.
+    StatsOfMoments {
+        /// Their element type.
+        dtype: DType,
+    },
     /// `(dy, x, mean, rstd) → (Σ dy, Σ dy · x̂)`, statistics broadcast to x: the sums in a norm's gradient.
     /// Over channels it folds over the batch, block by block.
     Sums {
@@ -44,6 +53,9 @@ pub enum Norm {
         axis: NormAxis,
     },
 }
+
+/// Rows of a channel's moments: count, mean, sum of squared distances from it.
+const MOMENTS: usize = 3;
 
 /// The type of a statistic of `x`.
 fn statistic(x: &TensorType, axis: NormAxis) -> Result<TensorType, TypeError> {
@@ -62,6 +74,8 @@ impl Family for Norm {
             Self::Batch { .. } => "batch_norm",
             Self::LogSumExp => "logsumexp",
             Self::Stats { .. } => "norm_stats",
+            Self::Moments => "norm_moments",
+            Self::StatsOfMoments { .. } => "norm_stats_of_moments",
             Self::Sums { .. } => "norm_sums",
         }
     }
@@ -89,6 +103,18 @@ impl Family for Norm {
                 let [x] = arity(inputs)?;
                 same_float(inputs)?;
                 Ok(vec![statistic(x, axis)?; 2])
+            }
+            Self::Moments => {
+                let [x] = arity(inputs)?;
+                same_float(inputs)?;
+                let channels = statistic(x, NormAxis::Channel)?.shape[0];
+                Ok(vec![TensorType::new(DType::F64, [MOMENTS, channels])])
+            }
+            Self::StatsOfMoments { dtype } => {
+                let [moments] = arity(inputs)?;
+                let fits = moments.dtype == DType::F64 && matches!(moments.shape[..], [MOMENTS, _]);
+                require(fits && dtype.is_float(), || format!("{moments} are not moments of channels"))?;
+                Ok(vec![TensorType::new(dtype, [moments.shape[1]]); 2])
             }
             Self::Sums { axis } => {
                 let [dy, x, mean, rstd] = arity(inputs)?;
@@ -123,6 +149,9 @@ impl Family for Norm {
             ],
             Self::Stats { axis: NormAxis::Row } | Self::Sums { axis: NormAxis::Row } => per_row(inputs, 2),
             Self::Stats { axis: NormAxis::Channel } => vec![BatchRelation::Mixed; 2],
+            Self::Moments => vec![BatchRelation::Reduced],
+            // Moments have no batch axis.
+            Self::StatsOfMoments { .. } => vec![BatchRelation::Mixed; 2],
             Self::Sums { axis: NormAxis::Channel } => {
                 vec![if batched[0] && batched[1] { BatchRelation::Reduced } else { BatchRelation::Mixed }; 2]
             }
@@ -138,7 +167,8 @@ impl Family for Norm {
                 let precision = PrecisionClass { extends_chain: true, ..PrecisionClass::WIDE };
                 Properties { precision, ..Properties::GENERAL }
             }
-            Self::Stats { .. } => Properties::GENERAL,
+            Self::Stats { .. } | Self::StatsOfMoments { .. } => Properties::GENERAL,
+            Self::Moments => Properties { folds: &[0], ..Properties::GENERAL },
             Self::Sums { .. } => Properties { folds: &[0, 1], ..Properties::GENERAL },
         }
     }

@@ -75,6 +75,8 @@ Costly  Wide          AtOnce     -     Never       -    -      {"norm":{"layer":
 Costly  Wide          AtOnce     -     Never       -    -      {"norm":{"batch":{"eps":0.0}}}
 Costly  Wide          Never      chain Never       -    -      {"norm":"log_sum_exp"}
 Costly  Wide          Never      -     Never       -    -      {"norm":{"stats":{"axis":"row"}}}
+Costly  Wide          Never      -     Never       -    [0]    {"norm":"moments"}
+Costly  Wide          Never      -     Never       -    -      {"norm":{"stats_of_moments":{"dtype":"f32"}}}
 Costly  Wide          Never      -     Never       -    [0, 1] {"norm":{"sums":{"axis":"row"}}}
 Costly  Low           AtOnce     -     Never       -    -      {"attention":{"forward":{"causal":false}}}
 Costly  Wide          AtOnce     -     Never       -    -      {"attention":{"grad":{"causal":false}}}
@@ -109,7 +111,10 @@ Costly  Wide          Never      -     Never       -    -      {"int8":{"mean":{
 Costly  Wide          Never      -     Never       -    -      {"int8":{"max_pool":{"windows":{"adaptive":{"output":[1,1]}}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"receive":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"send":{"chain":0,"to":1,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
-Costly  Wide          Never      -     Never       -    -      {"exchange":{"share":{"from":1,"types":[]}}}
+Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"take":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
+Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"give":{"chain":0,"to":1}}}
+Costly  Wide          Never      -     Never       -    -      {"exchange":{"synchronise":{"from":1,"chains":[],"types":[]}}}
+Costly  Wide          Never      -     Never       -    -      {"exchange":{"share":{"from":1,"chains":[],"to":[],"types":[]}}}
 "#;
 
 /// The ops of the table.

@@ -53,13 +53,10 @@ impl Fingerprint {
             let graph = graph.borrow();
             text.add(format_args!("{name:?} {graph}"));
             // Ops determine batch relations; the graph's text does not show them.
-            let batch_relations = graph.batch_relations();
-            text.add(format_args!("{batch_relations:?} {:?}", graph.optimizer_step()));
+            let marks = graph.batch_marks();
+            text.add(format_args!("{marks:?} {:?}", graph.optimizer_step()));
             for node in graph.nodes.iter().filter(|node| !node.op.is_view()) {
-                text.add(format_args!(
-                    "{:?}",
-                    target.kernel(&KernelQuery::new(graph, &batch_relations, node))
-                ));
+                text.add(format_args!("{:?}", target.kernel(&KernelQuery::new(graph, &marks, node))));
             }
             for node in chunkable_updates(graph, &numerics).into_iter().flatten().map(|id| graph.node(id)) {
                 let types = ChunkTypes::new(graph, node, CHUNK_ELEMENTS);

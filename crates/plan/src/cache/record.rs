@@ -8,7 +8,7 @@ use crate::{
     OffloadedValue, PerTier, PlanError, PlanSet, SharedGraph, StateHome, Step, TIER_ALIGNMENT, Target,
     VerifyError, verify,
 };
-use plimsoll_graph::{BatchRelation, Graph, NodeId};
+use plimsoll_graph::{BatchMark, Graph, NodeId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -190,7 +190,7 @@ fn tier_ends(plans: &PlanSet) -> PerTier<u64> {
 /// Checks that every kernel has its workspace and works in place only where it may.
 fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), RecordError> {
     let graph = plan.graph.as_ref();
-    let batch_relations = graph.batch_relations();
+    let marks = graph.batch_marks();
     let mismatch = |node: NodeId| {
         let layer = &graph.node(node).layer;
         RecordError::Mismatch(format!(
@@ -200,7 +200,7 @@ fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), Record
     for step in &plan.steps {
         match &step.action {
             Action::Run { node, reads, writes, workspace } => {
-                let kernel = kernel(graph, &batch_relations, *node, target)?;
+                let kernel = kernel(graph, &marks, *node, target)?;
                 let scratch = workspace.map_or(0, |id| plan.buffers[id.index()].bytes);
                 let inputs = &reads[..graph.node(*node).inputs.len()];
                 let may_write = |(output, to): (usize, &BufferId)| {
@@ -234,11 +234,11 @@ fn check_kernels(plan: &ExecutionPlan, target: &dyn Target) -> Result<(), Record
 
 fn kernel(
     graph: &Graph,
-    batch_relations: &[BatchRelation],
+    marks: &[BatchMark],
     node: NodeId,
     target: &dyn Target,
 ) -> Result<Kernel, RecordError> {
     let node = graph.node(node);
     let unsupported = |source| PlanError::Unsupported { layer: node.layer.to_string(), source };
-    Ok(target.kernel(&KernelQuery::new(graph, batch_relations, node)).map_err(unsupported)?)
+    Ok(target.kernel(&KernelQuery::new(graph, marks, node)).map_err(unsupported)?)
 }

@@ -43,12 +43,11 @@ impl<'a> TaskGraph<'a> {
                 .for_each(|v| task_graph.chunked[v.index()] = true);
         }
         task_graph.add_entering();
-        let batch_relations = graph.batch_relations();
+        let marks = graph.batch_marks();
         for id in graph.node_ids().filter(|id| live[id.index()] && !graph.node(*id).op.is_view()) {
             let node = graph.node(id);
             let unsupported = |source| PlanError::Unsupported { layer: node.layer.to_string(), source };
-            let kernel =
-                target.kernel(&KernelQuery::new(graph, &batch_relations, node)).map_err(unsupported)?;
+            let kernel = target.kernel(&KernelQuery::new(graph, &marks, node)).map_err(unsupported)?;
             let task = task_graph.add_run(id, kernel, optimizer_step[id.index()]);
             if task_graph.chunked_by.contains(&Some(id))
                 && let Some(types) = ChunkTypes::new(graph, node, CHUNK_ELEMENTS)
@@ -58,6 +57,7 @@ impl<'a> TaskGraph<'a> {
             }
         }
         task_graph.pin_outputs();
+        let batch_relations: Vec<BatchRelation> = marks.iter().map(|mark| mark.relation).collect();
         aliasing::alias_in_place(&mut task_graph, &batch_relations);
         for task in &mut task_graph.tasks {
             task.after.sort_unstable();

@@ -67,7 +67,7 @@ impl ChunkTypes {
     /// The query for a kernel that runs on a chunk.
     pub fn query<'a>(&'a self, op: &'a Op) -> KernelQuery<'a> {
         let (inputs, outputs) = (self.inputs.iter().collect(), self.outputs.iter().collect());
-        KernelQuery { op, inputs, outputs, accumulate: false, fold_rows: 0 }
+        KernelQuery { op, inputs, outputs, accumulate: false, fold_rows: 0, mixed: false }
     }
 }
 

@@ -22,7 +22,8 @@ fn plans(accumulates: bool) -> PlanSet {
         let received = one(b.accumulating(receive, &[x], &[a]).unwrap());
         let sum = one(b.accumulating(fold, &[x], &[received]).unwrap());
         let sent = one(b.accumulating(send, &[], &[sum]).unwrap());
-        let share = Op::Exchange(Exchange::Share { from: 1, types: vec![ty] });
+        let share =
+            Op::Exchange(Exchange::Share { from: 1, chains: vec![0], to: Vec::new(), types: vec![ty] });
         let shared = one(b.accumulating(share, &[], &[sent]).unwrap());
         b.set_accumulator(a, shared);
         shared
@@ -89,4 +90,41 @@ fn an_update_that_overwrites_a_shared_sum_is_refused() {
     writes[0] = crate::BufferId(sums as u32);
     let error = verify(&plans).unwrap_err().to_string();
     assert!(error.contains("overwrites a sum that another device may read"), "{error}");
+}
+
+/// A device's step whose first sum is whole before the second one begins.
+fn meeting() -> PlanSet {
+    let mut b = Builder::new(4, 4);
+    let ty = TensorType::new(DType::F32, [1, 3]);
+    let x = b.batch_input("x", TensorType::new(DType::F32, [4, 3]));
+    let w = b.state("w", ty.clone(), Role::Parameter, Init::Ones);
+    let fold = || Op::Reduce(Reduce::Sum { start: 0, end: 1 });
+    let one = |found: Vec<ValueId>| found[0];
+    let (chains, types) = (vec![0], vec![ty.clone()]);
+    let [first, second] = [0, 1].map(|_| b.accumulator(ty.clone()));
+    let sum = one(b.accumulating(fold(), &[x], &[first]).unwrap());
+    let synchronise = Op::Exchange(Exchange::Synchronise { from: 1, chains, types });
+    let whole = one(b.accumulating(synchronise, &[], &[sum]).unwrap());
+    let centred = b.sub(x, whole).unwrap();
+    let receive = Op::Exchange(Exchange::Receive { chain: 1, from: 1, wraps: true, ty: ty.clone() });
+    let received = one(b.accumulating(receive, &[centred, whole], &[second]).unwrap());
+    let sum = one(b.accumulating(fold(), &[centred], &[received]).unwrap());
+    let share = Exchange::Share { from: 1, chains: vec![1], to: Vec::new(), types: vec![ty.clone(), ty] };
+    let shared = b.accumulating(Op::Exchange(share), &[], &[sum, whole]).unwrap();
+    b.set_accumulator(second, shared[0]);
+    b.set_accumulator(first, shared[1]);
+    let next = b.sub(w, shared[0]).unwrap();
+    b.set_state(w, next);
+    let budget = Budget::new(usize::MAX, Vec::new());
+    plan(&[("train".into(), b.finish().unwrap())], &NullTarget::default(), &budget).unwrap()
+}
+
+#[test]
+fn an_exchange_on_the_wrong_side_of_a_meeting_is_refused() {
+    let mut plans = meeting();
+    verify(&plans).unwrap();
+    let [meeting, receive, ..] = exchanges(&plans)[..] else { panic!("{:?}", exchanges(&plans)) };
+    plans.plans[0].steps.swap(meeting, receive);
+    let error = verify(&plans).unwrap_err().to_string();
+    assert!(error.contains("on the wrong side of where all devices meet"), "{error}");
 }

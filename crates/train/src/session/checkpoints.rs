@@ -4,7 +4,7 @@ use super::{Saved, Session};
 use crate::TrainError;
 use crate::files::checkpoint_folder::{checkpoints, file_name, is_refusal, newest, prune};
 use crate::files::layout::SavedTensor;
-use crate::files::tensor_file::{self, Live, dtype_name, open, wrong};
+use crate::files::tensor_file::{self, dtype_name, open, wrong};
 use crate::files::{TrainState, max_header_bytes};
 use std::path::{Path, PathBuf};
 
@@ -56,16 +56,16 @@ impl Session {
         let folder = folder.as_ref();
         self.check_not_poisoned()?;
         let path = folder.join(file_name(self.steps_done));
+        if self.is_sharded() && self.trainer.follows() {
+            self.serve_states()?;
+            return Ok(path);
+        }
         let state = self.train_state();
-        let (prepared, mut buffer) = (self.prepared.as_ref(), self.buffer.borrow_mut());
         let (tensors, notes) = (self.all_states(), state.to_notes());
-        tensor_file::save(
-            &Live { prepared, plans: &self.plans },
-            &tensors,
-            Some(&notes),
-            &mut buffer,
-            &path,
-        )?;
+        let states = self.gathered();
+        let saved = tensor_file::save(&states, &tensors, Some(&notes), &mut self.buffer.borrow_mut(), &path);
+        // The others wait until they are told, also after a failure.
+        states.close().and(saved)?;
         let of_another_run = |path: &Path| {
             TrainState::read_file(path).is_ok_and(|other| other.identity_mismatch(&state).is_some())
         };
@@ -99,8 +99,9 @@ impl Session {
             self.check_folder(folder)?;
         }
         let notes = self.train_state().to_notes();
-        let bytes = tensor_file::header(&self.live(), &self.all_states(), Some(&notes)).len() as u64;
-        let most = max_header_bytes(self.plans.states.len());
+        let (states, tensors) = (self.gathered(), self.all_states());
+        let bytes = tensor_file::header(&states, &tensors, Some(&notes)).len() as u64;
+        let most = max_header_bytes(tensors.len());
         if bytes > most {
             return Err(TrainError::Setting(format!(
                 "names and notes take {bytes} bytes of a checkpoint, at most {most} can be read: make them shorter"
@@ -109,9 +110,11 @@ impl Session {
         Ok(())
     }
 
-    /// Every state, optimizer state included, under its own name.
+    /// Every state, optimizer state included, under its own name: those of this process, then those of others.
     fn all_states(&self) -> Vec<SavedTensor<'_>> {
-        self.plans.states.iter().enumerate().map(|(i, state)| SavedTensor::same(i, &state.name)).collect()
+        let own = self.plans.states.iter().map(|state| &state.name);
+        let names = own.chain(self.elsewhere().map(|state| &state.name)).enumerate();
+        names.map(|(i, name)| SavedTensor::same(i, name)).collect()
     }
 
     /// Restores every state and where the run stands from a folder's newest good checkpoint: the next [`Session::fit`]
@@ -129,12 +132,16 @@ impl Session {
 
     /// Restores everything from one checkpoint.
     pub(super) fn resume_from(&mut self, path: &Path) -> Result<TrainState, TrainError> {
-        let file = open(path, max_header_bytes(self.plans.states.len()))?;
+        let own = self.plans.states.len();
+        let all = own + self.elsewhere().count();
+        let file = open(path, max_header_bytes(all))?;
         let state = TrainState::parse(&file, path)?;
         state.check_identity(&self.train_state(), path)?;
-        let mut places = Vec::with_capacity(self.plans.states.len());
-        for (i, wanted) in self.plans.states.iter().enumerate() {
-            let (name, ty) = (&wanted.name, &wanted.ty);
+        let mut places = Vec::with_capacity(all);
+        let wanted = self.plans.states.iter().map(|state| (&state.name, &state.ty));
+        for (i, (name, ty)) in
+            wanted.chain(self.elsewhere().map(|state| (&state.name, &state.ty))).enumerate()
+        {
             let info = file.tensors.info(name);
             let info = info.ok_or_else(|| wrong(path, format!("there is no `{name}`")))?;
             if info.shape[..] != ty.shape[..] || dtype_name(ty.dtype) != format!("{:?}", info.dtype) {
@@ -153,6 +160,7 @@ impl Session {
             let length = file.length;
             return Err(wrong(path, format!("the states end at byte {end}, the file has {length}")));
         }
+        places.retain(|&(state, _)| state < own);
         // Poisoned until done, so that half-read states are never saved.
         self.poisoned = true;
         file.read_checked(self.prepared.as_mut(), &places, self.buffer.get_mut(), path)?;
@@ -192,6 +200,14 @@ impl Session {
         Ok((None, Some(reasons.join("; "))))
     }
 
+    /// As [`Session::save_on_exit`], where only this process ends the run: it cannot save what others hold.
+    pub(super) fn save_on_exit_alone(&self) -> Saved {
+        if self.is_sharded() {
+            return Saved::Failed("other processes hold a part of the states".into());
+        }
+        self.save_on_exit()
+    }
+
     /// Saves a checkpoint before the run ends early; a failure to save is part of the answer.
     pub(super) fn save_on_exit(&self) -> Saved {
         match self.save_checkpoint() {
@@ -204,8 +220,8 @@ impl Session {
     /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
     pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };
-        // All ranks have the same states: the first one saves them.
-        if !self.trainer.follows() {
+        // The first rank saves, and the others give it what they alone hold.
+        if !self.trainer.follows() || self.is_sharded() {
             self.checkpoint(folder)?;
         }
         Ok(Some(folder.to_path_buf()))

@@ -36,7 +36,7 @@ impl Session {
         self.callback_scale = 1.0;
         if failed && result.is_err() {
             // A callback failed, not a step: the states are good.
-            self.save_on_exit();
+            self.save_on_exit_alone();
         }
         match result {
             // An evaluation was left. Where the run has a folder, its checkpoint is not saved yet.
@@ -215,7 +215,7 @@ impl Session {
             Ok(true) => {}
             Ok(false) => self.trace = None,
             // The file of the trace failed, not the step: the states are good.
-            Err(_) => drop(self.save_on_exit()),
+            Err(_) => drop(self.save_on_exit_alone()),
         }
         ended.map(|_| ())
     }

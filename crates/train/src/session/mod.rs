@@ -18,6 +18,7 @@ mod init;
 mod log;
 mod monitor;
 mod schedule;
+mod sharded;
 mod show_progress;
 mod states;
 mod step;
@@ -44,8 +45,9 @@ use feed::Feed;
 use init::initialize;
 use plimsoll_data::{Batches, Cursor, Dataset, Pipeline};
 use plimsoll_nn::{LOSS_SCALE, Model, SKIPPED_STEPS};
-use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_plan::{PlanSet, Prepared, exchange_order};
 use plimsoll_runtime::{ReplicaDevice, prepare_replicas};
+use plimsoll_transform::OwnedState;
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -57,6 +59,8 @@ pub struct Session {
     trainer: Rc<Trainer>,
     data: Rc<Dataset>,
     plans: Arc<PlanSet>,
+    /// States that one process of several updates.
+    owned: Vec<OwnedState>,
     prepared: Box<dyn Prepared>,
     /// The bounce buffer for states on their way to and from files.
     buffer: RefCell<Vec<u8>>,
@@ -143,7 +147,8 @@ impl Session {
         };
         // What is prepared looks whether there is one.
         let trace = trainer.trace.as_ref().map(StepTrace::create).transpose()?;
-        let mut prepared = prepare(&trainer, &data, &plans, others)?;
+        let owned = trainer.owned_states()?;
+        let mut prepared = prepare(&trainer, &data, &plans, &owned, others)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         let values = trainer.model.initial_values();
         initialize(prepared.as_mut(), &plans.states, trainer.seed, values, &mut buffer, |bytes, of| {
@@ -159,6 +164,7 @@ impl Session {
         let output_buffer = vec![0.0; output_bytes.max().unwrap_or(0) / 4];
         Ok(Self {
             plans,
+            owned,
             prepared,
             buffer: RefCell::new(buffer),
             batch_plans,
@@ -250,7 +256,12 @@ impl Session {
         let mut state = self.train_state();
         // A program's own notes do not decide results.
         state.notes.clear();
-        check_equal(ranks.as_ref(), &state.to_notes())
+        let mut notes = state.to_notes();
+        // Of a full batch every rank takes a part.
+        let step = self.plans.plans.first().map(|plan| exchange_order(&plan.graph));
+        notes.extend(step.map(|order| ("order_of_exchanges".to_string(), order.to_string())));
+        notes.insert("sharding".to_string(), self.trainer.shard.to_string());
+        check_equal(ranks.as_ref(), &notes)
     }
 
     fn count_skipped(&mut self, batches: &Batches) {
@@ -279,13 +290,14 @@ fn prepare(
     trainer: &Trainer,
     data: &Dataset,
     plans: &Arc<PlanSet>,
+    owned: &[OwnedState],
     others: &[Arc<PlanSet>],
 ) -> Result<Box<dyn Prepared>, TrainError> {
     let devices = match &trainer.replication {
         Some(Replication::Logical { devices, .. }) if !others.is_empty() => devices,
         _ => {
             let (executor, plans_of) = (trainer.chosen_executor(), plans.clone());
-            return Ok(match trainer.connection(data, plans) {
+            return Ok(match trainer.connection(data, plans, owned) {
                 Some(connection) => executor.prepare_connected(plans_of, connection)?,
                 None => executor.prepare(plans_of)?,
             });

@@ -103,6 +103,10 @@ impl Session {
     pub(super) fn state_index(&self, name: &str) -> Result<usize, TrainError> {
         let found = self.plans.states.iter().position(|s| s.name == name);
         found.ok_or_else(|| {
+            if let Some(other) = self.elsewhere().find(|state| state.name == name) {
+                let owner = other.owner;
+                return TrainError::Setting(format!("`{name}` is sharded: rank {owner} holds it"));
+            }
             let near = suggestion(name, self.plans.states.iter().map(|s| s.name.as_str()));
             let near = near.map_or(String::new(), |near| format!(": the nearest is `{near}`"));
             TrainError::Setting(format!("the model has no state named `{name}`{near}"))

@@ -8,9 +8,9 @@ use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, 
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS, TRACE};
-use plimsoll_plan::{Entry, LoadSheet};
+use plimsoll_plan::{Entry, LoadSheet, STATE_PIECE};
 use plimsoll_trace::BUFFER_BYTES;
-use plimsoll_transform::LOSS;
+use plimsoll_transform::{LOSS, Shard};
 use std::sync::Arc;
 
 impl Trainer {
@@ -28,6 +28,13 @@ impl Trainer {
             outside.extend(self.input_entries(data, &self.batch_types(data, micro_batches)));
         }
         let outputs = self.output_bytes(graphs);
+        if self.shard != Shard::None && self.device_count() > 1 {
+            outside.push(Entry::new(
+                "shared states",
+                STATE_PIECE,
+                "a piece of one, on its way to other processes",
+            ));
+        }
         if outputs > 0 {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }

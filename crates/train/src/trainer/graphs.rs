@@ -14,10 +14,12 @@ use plimsoll_transform::{
 const MAX_MICRO_BATCHES: usize = 1 << 16;
 
 impl Trainer {
-    /// Whether micro-batches have batch norm statistics of their own.
+    /// Whether micro-batches have batch norm statistics of their own. On several devices they are those of the whole batch.
     pub(super) fn splits_statistics(&self) -> bool {
         let mixes = |graph: &Graph| graph.batch_relations().contains(&BatchRelation::Mixed);
-        self.split_batch_norm && self.training_step().is_ok_and(|graph| mixes(&graph))
+        self.split_batch_norm
+            && self.device_count() == 1
+            && self.training_step().is_ok_and(|graph| mixes(&graph))
     }
 
     /// The numerics of the executor's target: what graphs are built by.

@@ -51,7 +51,7 @@ impl Candidates for Run<'_> {
     }
 
     fn splits_mixed(&self) -> bool {
-        self.trainer.split_batch_norm
+        self.trainer.split_batch_norm && self.trainer.device_count() == 1
     }
 
     fn is_unsplittable(error: &TrainError) -> bool {

@@ -8,6 +8,7 @@ use crate::memory::{Tag, tagged};
 use crate::{Control, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_plan::{BatchPart, Chooser, Connection, PlanSet, Ranks};
+use plimsoll_transform::{OwnedState, Shard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,13 +17,20 @@ const OVERLOADED: u8 = u8::MAX;
 
 impl Trainer {
     /// Makes this process one of several that train together: each takes its part of every batch, and all end with the bits of one
-    /// process that trains alone. Parameters and optimizer state are in every process. All run the same program on the same
-    /// data, and call [`Trainer::plan`], [`TrainingPlan::start`] and [`crate::Session::fit`] alike.
+    /// process that trains alone. Parameters and optimizer state are in every process, unless they are sharded ([`Trainer::shard`]). All
+    /// run the same program on the same data, and call [`Trainer::plan`], [`TrainingPlan::start`] and [`crate::Session::fit`] alike.
     ///
     /// Each evaluates the whole validation part. The first one alone writes checkpoints.
     pub fn ranks(self, ranks: Arc<dyn Ranks>) -> Self {
         let (rank, count) = (ranks.device(), ranks.devices());
         Self { replication: Some(Replication::Rank { rank, count, connection: Some(ranks) }), ..self }
+    }
+
+    /// Holds what [`Shard`] says in one process alone, instead of in each: every parameter is updated in the process that has its
+    /// optimizer state, and the others get its new value. It changes memory and time, never results, and a run may be resumed with
+    /// another sharding. Checkpoints hold everything. All processes call [`crate::Session::checkpoint`] then.
+    pub fn shard(self, shard: Shard) -> Self {
+        Self { shard, ..self }
     }
 
     /// Plans a run of several processes without starting any: a plan for each, under its line.
@@ -111,7 +119,12 @@ impl Trainer {
     }
 
     /// The connection of the plans: which part of the batch each of them takes.
-    pub(crate) fn connection(&self, data: &Dataset, plans: &PlanSet) -> Option<Connection> {
+    pub(crate) fn connection(
+        &self,
+        data: &Dataset,
+        plans: &PlanSet,
+        owned: &[OwnedState],
+    ) -> Option<Connection> {
         let ranks = self.connected()?;
         let micro_batches = plans.plans.iter().map(|plan| plan.graph.micro_batches).max().unwrap_or(1);
         let types = self.batch_types(data, micro_batches);
@@ -120,7 +133,12 @@ impl Trainer {
             let first = examples[..ranks.device()].iter().sum();
             (batch.kind == BatchKind::Train).then(|| BatchPart { first, stride: examples.iter().sum() })
         };
-        Some(Connection { transport: ranks.clone(), parts: types.iter().map(part).collect() })
+        let of = |name: &str| owned.iter().find(|state| state.name == name && !state.alone);
+        let owners = match owned {
+            [] => Vec::new(),
+            _ => plans.states.iter().map(|state| of(&state.name).map(|state| state.owner)).collect(),
+        };
+        Some(Connection { transport: ranks.clone(), parts: types.iter().map(part).collect(), owners })
     }
 }
 

@@ -8,10 +8,14 @@ use super::{BatchKind, BatchType, LogicalDevices, Replication, Trainer, Training
 use crate::memory::{Tag, tagged, thread_bytes};
 use crate::{Monitor, TrainError};
 use plimsoll_data::Dataset;
-use plimsoll_graph::{BatchRelation, Graph};
+use plimsoll_graph::op::Norm;
+use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_nn::step;
 use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, sheet, verify};
-use plimsoll_transform::{Replica, check_split, optimize, replicate};
+use plimsoll_transform::{
+    OwnedState, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch, optimize,
+    owned_states, replicate,
+};
 use std::sync::Arc;
 
 /// How often devices without lines of their own are planned under a lower one, because the process as a whole was over its line.
@@ -50,16 +54,47 @@ impl Trainer {
         batch: BatchType,
         micro_batches: usize,
     ) -> Result<Graph, TrainError> {
+        self.of_replica(device, batch, micro_batches, replicate)
+    }
+
+    /// The states that one device updates and holds, if they are sharded.
+    pub(crate) fn owned_states(&self) -> Result<Vec<OwnedState>, TrainError> {
+        if self.shard == Shard::None || self.device_count() < 2 {
+            return Ok(Vec::new());
+        }
+        let batch = BatchType { kind: BatchKind::Train, model: 0, examples: self.step_examples() };
+        self.of_replica(0, batch, 1, owned_states)
+    }
+
+    /// Bytes of all sums over the batch, of which a device with sharded gradients has a part.
+    pub(super) fn whole_gradient_bytes(&self) -> Result<u64, TrainError> {
+        let batch = BatchType { kind: BatchKind::Train, model: 0, examples: self.step_examples() };
+        let graph = Self { shard: Shard::None, ..self.clone() }.of_replica(0, batch, 1, replicate)?;
+        Ok(graph.accumulators.iter().map(|sum| graph.ty(sum.input).bytes() as u64).sum())
+    }
+
+    /// What a pass makes of the training step of a device's part of the batch.
+    fn of_replica<T>(
+        &self,
+        device: usize,
+        batch: BatchType,
+        micro_batches: usize,
+        of: impl FnOnce(&Graph, &Replica<'_>) -> Result<T, SplitError>,
+    ) -> Result<T, TrainError> {
         let (examples, micro_batches) = self.replica_parts(batch.examples, micro_batches);
         let (model, optimizer) = (self.model_at(batch.model), self.optimizer.as_ref());
         let numerics = &self.numerics();
         let training = |examples| step::training_as(&self.policy, numerics, model, optimizer, examples);
         // A device without examples has the update of any other.
         let own = if examples[device] > 0 { examples[device] } else { examples[0] };
-        let part = training(own)?;
-        check_split(&training(batch.examples)?, &part)?;
-        let replica = Replica { device, examples: &examples, micro_batches };
-        Ok(replicate(&optimize(part, numerics, &self.without)?, &replica)?)
+        let (whole, mut part) = (training(batch.examples)?, training(own)?);
+        match micro_batches {
+            1 => check_same_ops(&whole, &part)?,
+            _ => check_split(&whole, &part)?,
+        }
+        count_whole_batch(&mut part, &whole);
+        let replica = Replica { device, examples: &examples, micro_batches, shard: self.shard };
+        Ok(of(&optimize(part, numerics, &self.without)?, &replica)?)
     }
 
     /// As [`Trainer::plan`], on several devices.
@@ -114,13 +149,22 @@ impl Trainer {
 
     /// Refuses runs whose replicas would not be one device's.
     pub(super) fn check_replicas(&self) -> Result<(), TrainError> {
+        if self.shard != Shard::None && matches!(self.replication, Some(Replication::Logical { .. })) {
+            return Err(TrainError::Setting(
+                "states are sharded over processes, not over the devices of one: use ranks, or leave sharding out".into(),
+            ));
+        }
         let step = self.training_step()?;
-        let relations = step.batch_relations();
-        let mixes = |v: &plimsoll_graph::ValueId| relations[v.index()] == BatchRelation::Mixed;
-        if let Some(node) = step.nodes.iter().find(|node| node.outputs.iter().any(mixes)) {
+        let marks = step.batch_marks();
+        // Batch norm's statistics are sums, which pass from device to device.
+        let mixes = |node: &&Node| {
+            let own = step.own_relations(node, &marks);
+            own.contains(&BatchRelation::Mixed) && !matches!(node.op, Op::Norm(Norm::Batch { .. }))
+        };
+        if let Some(node) = step.nodes.iter().find(mixes) {
             return Err(TrainError::Setting(format!(
                 "layer `{}`: {} mixes the examples of a batch, so replicas do not equal one device: train on one device, or \
-                 use a norm of each example, like layer norm",
+                 use a layer that works on each example alone",
                 node.layer,
                 node.op.name()
             )));
@@ -134,6 +178,14 @@ impl Trainer {
             )));
         }
         let parts = self.micro_batches.unwrap_or(1).max(self.accumulate);
+        let norm = step.nodes.iter().find(|node| matches!(node.op, Op::Norm(Norm::Batch { .. })));
+        if let Some(node) = norm.filter(|_| parts > 1) {
+            return Err(TrainError::Setting(format!(
+                "layer `{}`: on several devices batch norm takes the statistics of the whole batch, so a step cannot be split \
+                 into {parts} micro-batches: leave their number out, make steps of one batch, or use more devices",
+                node.layer
+            )));
+        }
         if parts > 1 && !examples.is_multiple_of(parts * devices * block) {
             return Err(TrainError::Setting(format!(
                 "{examples} examples in {parts} micro-batches on {devices} devices do not end at blocks of {block}: make the \

@@ -1,10 +1,12 @@
 //! A planned run.
 
-use super::Trainer;
+use super::{Replication, Trainer};
 use crate::memory::{trim_code, trim_heap};
 use crate::{Session, TrainError};
 use plimsoll_data::Dataset;
+use plimsoll_graph::Role;
 use plimsoll_plan::{LoadSheet, PlanSet, StepTime, Tiers};
+use plimsoll_transform::{Shard, StateBytes};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -40,6 +42,40 @@ impl TrainingPlan {
         let executor = self.trainer.chosen_executor();
         let times = self.plans.step_times(plan, executor.target(), &executor.tiers());
         times.map_err(|e| TrainError::Setting(e.to_string()))
+    }
+
+    /// What this process holds for its parameters, wherever it lies: parameters with their running averages and statistics, gradients
+    /// that are accumulated, and the optimizer's state.
+    pub fn state_bytes(&self) -> StateBytes {
+        let mut bytes = StateBytes::default();
+        for state in &self.plans.states {
+            match state.role {
+                Role::Parameter | Role::Statistic | Role::Average => {
+                    bytes.parameters += state.ty.bytes() as u64
+                }
+                Role::Moment | Role::Mask => bytes.optimizer += state.ty.bytes() as u64,
+            }
+        }
+        let graph = self.plans.plans.first().map(|plan| &plan.graph);
+        let sums = graph.iter().flat_map(|graph| graph.accumulators.iter().map(|sum| graph.ty(sum.input)));
+        StateBytes { gradients: sums.map(|ty| ty.bytes() as u64).sum(), ..bytes }
+    }
+
+    /// As [`TrainingPlan::state_bytes`], with all that only other processes hold; and the bytes of new parameters that this one
+    /// receives in each step.
+    pub fn whole_state_bytes(&self) -> Result<(StateBytes, u64), TrainError> {
+        let (own, owned) = (self.state_bytes(), self.trainer.owned_states()?);
+        let rank = self.trainer.replication.as_ref().map_or(0, Replication::device);
+        let of_others = |alone: bool| -> u64 {
+            let others = owned.iter().filter(|state| state.owner != rank && state.alone == alone);
+            others.map(|state| state.ty.bytes() as u64).sum()
+        };
+        let gradients = match self.trainer.shard {
+            Shard::Gradients => self.trainer.whole_gradient_bytes()?,
+            Shard::None | Shard::Optimizer => own.gradients,
+        };
+        let optimizer = own.optimizer + of_others(true);
+        Ok((StateBytes { gradients, optimizer, ..own }, of_others(false)))
     }
 
     /// The tiers that the plan could offload to.

@@ -1,13 +1,17 @@
 //! Runs of several processes, here threads with channels between them: the bits of one process, lines that differ, what is refused,
 //! and stops that all ranks follow.
 
+use plimsoll_cpu::Cpu;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
-use plimsoll_nn::zoo::{Gpt, mlp_of};
-use plimsoll_nn::{AdamW, Model, Policy, Precision};
-use plimsoll_plan::{Message, Ranks, Transport};
+use plimsoll_graph::Role;
+use plimsoll_nn::zoo::{Gpt, mlp_of, resnet20_of};
+use plimsoll_nn::{AdamW, Clip, Model, Policy, Precision, Recipe};
+use plimsoll_plan::{Message, Ranks, StateHome, StatePlacement, Transport};
+use plimsoll_runtime::spill::SpillFile;
 use plimsoll_testing::Scratch;
-use plimsoll_train::{Control, Session, TrainError, TrainEvent, Trainer, checkpoints};
-use std::collections::HashMap;
+use plimsoll_train::{Control, Session, Shard, StateBytes, TrainError, TrainEvent, Trainer, checkpoints};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -73,6 +77,11 @@ impl Transport for Thread {
     }
 
     unsafe fn send(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
+        self.post(to, message.chain, bytes);
+        Ok(())
+    }
+
+    fn hand(&self, to: usize, message: Message, bytes: &[u8]) -> Result<(), String> {
         self.post(to, message.chain, bytes);
         Ok(())
     }
@@ -165,6 +174,22 @@ fn several_processes_end_in_the_bits_of_one() {
 }
 
 #[test]
+fn batch_norm_over_processes_has_the_bits_of_one() {
+    let model = || resnet20_of([8, 8, 3], 10);
+    // The last step is a block and a half: one rank takes a part of a block, and the third one nothing.
+    let run = || (trainer(model(), Precision::F32, 96), examples(&model(), 96 + 48));
+    let (alone, data) = run();
+    let alone = bits(&mut alone.plan(&data).unwrap().start().unwrap());
+    for count in [2, 3] {
+        let found = on_ranks(count, |ranks| {
+            let (trainer, data) = run();
+            bits(&mut trainer.ranks(ranks).plan(&data).unwrap().start().unwrap())
+        });
+        assert!(found.iter().all(|found| *found == alone), "{count}");
+    }
+}
+
+#[test]
 fn each_rank_keeps_its_own_line_and_all_agree_on_micro_batches() {
     let run = || trainer(GPT, Precision::F32, 48);
     let data = || examples(&GPT, 96);
@@ -232,4 +257,167 @@ fn a_rank_that_stops_takes_the_others_along_and_the_first_one_saves() {
     let whole =
         bits(&mut trainer(GPT, Precision::F32, 24).plan(&examples(&GPT, 240)).unwrap().start().unwrap());
     assert!(three.iter().all(|found| found[..] == whole[1..]));
+}
+
+/// As [`bits`], by name.
+fn named_bits(session: &mut Session) -> BTreeMap<String, Vec<u8>> {
+    let mut found = bits(session).into_iter();
+    let losses = ("losses".to_string(), found.next().unwrap());
+    let names = session.plans().states.iter().map(|state| state.name.clone());
+    std::iter::once(losses).chain(names.zip(found)).collect()
+}
+
+/// Ranks hold the states of one process between them, and each one's are its own; how many hold each.
+fn holders(
+    found: &[BTreeMap<String, Vec<u8>>],
+    whole: &BTreeMap<String, Vec<u8>>,
+) -> BTreeMap<String, usize> {
+    for (rank, found) in found.iter().enumerate() {
+        for (name, bytes) in found {
+            assert!(whole[name] == *bytes, "{name} of rank {rank} of {}", found.len());
+        }
+    }
+    let holders = |name: &String| found.iter().filter(|found| found.contains_key(name)).count();
+    whole.keys().map(|name| (name.clone(), holders(name))).collect()
+}
+
+/// What it is, the run, and in which ways it is done: processes, what is sharded, micro-batches.
+type Run = (&'static str, Box<dyn Fn() -> (Trainer, Dataset) + Sync>, [(usize, Shard, usize); 2]);
+
+#[test]
+fn sharded_runs_have_the_bits_of_one_process() {
+    let normed = || resnet20_of([8, 8, 3], 10);
+    let clipped = || {
+        let optimizer = Recipe::new(AdamW::new(1e-2)).clip(Clip::GlobalNorm(0.5));
+        let trainer = Trainer::new(GPT, optimizer).precision(Policy::new(Precision::F16)).batch(24);
+        (trainer.threads(1).line(usize::MAX), examples(&GPT, 48))
+    };
+    let (optimizer, gradients) = (Shard::Optimizer, Shard::Gradients);
+    // Batch norm needs the whole batch at once.
+    let runs: [Run; 3] = [
+        (
+            "gpt",
+            Box::new(|| (trainer(GPT, Precision::BF16, 24), examples(&GPT, 53))),
+            [(2, optimizer, 1), (3, gradients, 2)],
+        ),
+        ("gpt, clipped, f16", Box::new(clipped), [(3, optimizer, 2), (2, gradients, 1)]),
+        (
+            "resnet",
+            Box::new(move || (trainer(normed(), Precision::F32, 96), examples(&normed(), 96 + 48))),
+            [(2, optimizer, 1), (3, gradients, 1)],
+        ),
+    ];
+    for (what, run, ways) in &runs {
+        let (alone, data) = run();
+        let alone = named_bits(&mut alone.plan(&data).unwrap().start().unwrap());
+        for &(count, shard, micro_batches) in ways {
+            let found = on_ranks(count, |ranks| {
+                let (trainer, data) = run();
+                let trainer = trainer.ranks(ranks).shard(shard).micro_batches(micro_batches);
+                let plan = trainer.plan(&data).unwrap();
+                named_bits(&mut plan.start().unwrap())
+            });
+            let holders = holders(&found, &alone);
+            let of = |wanted: usize| holders.values().filter(|&&holders| holders == wanted).count();
+            assert_eq!(of(0), 0, "{what}");
+            let kernels =
+                holders.iter().filter(|(name, _)| name.contains("kernel/")).map(|(_, holders)| *holders);
+            assert!(kernels.clone().count() > 10 && kernels.max() == Some(1), "{what}: {holders:?}");
+        }
+    }
+}
+
+#[test]
+fn sharded_states_are_saved_whole_and_resumed_in_any_number_of_processes() {
+    let scratch = Scratch::new("sharded-ranks");
+    let folder = &scratch.0;
+    let run = || (trainer(GPT, Precision::F32, 24), examples(&GPT, 120));
+    let stopped = on_ranks(3, |ranks| {
+        let rank = ranks.device();
+        let (trainer, data) = run();
+        let trainer = trainer.checkpoints(folder, None).ranks(ranks).shard(Shard::Optimizer);
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
+        let report = session.fit_with(&mut |event| match event {
+            TrainEvent::Step { step: 2, .. } if rank == 1 => Control::Leave,
+            _ => Control::Continue,
+        });
+        matches!(report, Err(TrainError::Interrupted { step: 2, .. }))
+    });
+    assert_eq!(stopped, [true; 3]);
+    let finish = |trainer: Trainer, data: &Dataset| {
+        let mut session = trainer.plan(data).unwrap().start().unwrap();
+        session.resume(folder).unwrap();
+        let mut found = named_bits(&mut session);
+        found.remove("losses");
+        found
+    };
+    let (alone, data) = run();
+    let mut whole = named_bits(&mut alone.plan(&data).unwrap().start().unwrap());
+    whole.remove("losses");
+    assert!(finish(run().0, &data) == whole);
+    for (count, shard) in [(2, Shard::None), (2, Shard::Gradients), (3, Shard::Optimizer)] {
+        let found = on_ranks(count, |ranks| {
+            let (trainer, data) = run();
+            finish(trainer.ranks(ranks).shard(shard), &data)
+        });
+        assert!(holders(&found, &whole).values().all(|&holders| holders > 0), "{count}, {shard}");
+    }
+}
+
+#[test]
+fn state_falls_as_the_formulas_say() {
+    let (run, data) = (|| trainer(GPT, Precision::F32, 32), examples(&GPT, 64));
+    let planned = |shard: Shard| run().shard(shard).plan_ranks(&data, &[usize::MAX; 4]).unwrap();
+    let (whole, sharded) = (planned(Shard::None), planned(Shard::Optimizer));
+    let gradients = planned(Shard::Gradients);
+    let all = whole[0].state_bytes();
+    // Two moments of four bytes for each parameter and its gradient.
+    assert!(all.optimizer == 2 * all.parameters && all.gradients >= all.parameters, "{all:?}");
+    let even = all.sharded(4, Shard::Optimizer);
+    assert_eq!(even, StateBytes { optimizer: all.optimizer / 4, ..all });
+    for (rank, plan) in sharded.iter().enumerate() {
+        let own = plan.state_bytes();
+        let (told, received) = plan.whole_state_bytes().unwrap();
+        assert_eq!(told, all, "rank {rank}");
+        assert!(received > all.parameters / 2 && received < all.parameters);
+        // Whole parameters are dealt out, so that shares differ by a parameter's.
+        let off = own.optimizer.abs_diff(even.optimizer) as f64 / even.optimizer as f64;
+        assert!(off < 0.2, "rank {rank} holds {} of {}", own.optimizer, all.optimizer);
+        // Sums that all ranks read, and a parameter more or less.
+        let own = gradients[rank].state_bytes();
+        assert_eq!(gradients[rank].whole_state_bytes().unwrap().0, all, "rank {rank}");
+        let off = own.gradients.abs_diff(all.gradients / 4) as f64 / (all.gradients / 4) as f64;
+        assert!(off < 0.3 && own.optimizer < all.optimizer / 3, "rank {rank} keeps {own:?} of {all:?}");
+        assert!(gradients[rank].load_sheet().arena_bytes < plan.load_sheet().arena_bytes);
+        let saved = whole[rank].load_sheet().arena_bytes - plan.load_sheet().arena_bytes;
+        assert!(saved as u64 > (all.optimizer - own.optimizer) * 9 / 10, "rank {rank}: {saved}");
+    }
+}
+
+#[test]
+fn sharded_states_that_are_offloaded_have_the_bits_of_one_process() {
+    let folders = [env!("CARGO_TARGET_TMPDIR"), "/var/tmp"].map(Path::new);
+    let folder = folders.into_iter().find(|folder| SpillFile::create(folder, 1).is_ok()).unwrap();
+    let model = || mlp_of(&[37], &[600; 4], 7);
+    let data = || examples(&model(), 128);
+    let run = || trainer(model(), Precision::F32, 64).executor(Cpu::new(1).unwrap().spilling(folder));
+    let alone = named_bits(&mut run().plan(&data()).unwrap().start().unwrap());
+    for shard in [Shard::Optimizer, Shard::Gradients] {
+        let free = run().shard(shard).plan_ranks(&data(), &[usize::MAX; 2]).unwrap();
+        // About the lowest line, where parameters are offloaded, too.
+        let fits = |line: &usize| run().shard(shard).plan_ranks(&data(), &[usize::MAX, *line]).is_ok();
+        let lines = (11..20).map(|part| free[1].load_sheet().total_bytes * part / 20);
+        let line = lines.into_iter().find(fits).unwrap();
+        let found = on_ranks(2, |ranks| {
+            let line = if ranks.device() == 1 { line } else { usize::MAX };
+            let plan = run().line(line).ranks(ranks).shard(shard).plan(&data()).unwrap();
+            let is_away = |state: &StatePlacement| matches!(state.home, StateHome::Offloaded { .. });
+            let away =
+                plan.states.iter().filter(|state| state.role == Role::Parameter && is_away(state)).count();
+            (away, named_bits(&mut plan.start().unwrap()))
+        });
+        let (away, found): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
+        assert!(away[0] == 0 && away[1] > 0, "{shard}: {away:?}");
+        assert!(holders(&found, &alone).values().all(|&holders| holders > 0), "{shard}");
+    }
 }

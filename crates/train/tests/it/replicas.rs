@@ -4,10 +4,10 @@
 use crate::support::{data, deep};
 use plimsoll_cpu::Cpu;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
-use plimsoll_nn::zoo::{CharLstm, Gpt, lenet, mlp_of, resnet20};
+use plimsoll_nn::zoo::{CharLstm, Gpt, lenet, mlp_of, resnet20_of};
 use plimsoll_nn::{AdamW, Clip, Model, Policy, Precision, Recipe, Sgd};
 use plimsoll_plan::{Connection, ExecuteError, Executor, PlanError, PlanSet, Prepared, Target, in_words};
-use plimsoll_train::{LogicalDevices, TrainError, Trainer};
+use plimsoll_train::{LogicalDevices, Shard, TrainError, Trainer};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::sync::Arc;
@@ -91,6 +91,53 @@ fn a_recurrence_in_replicas_has_the_bits_of_one_device() {
     check(|| LSTM, 48, 19);
 }
 
+/// Batch norm in every block, on small pictures.
+fn normed() -> impl Model + 'static {
+    resnet20_of([8, 8, 3], 10)
+}
+
+#[test]
+fn batch_norm_in_replicas_has_the_bits_of_one_device() {
+    // Of the remainder the third device takes nothing.
+    let data = examples(&normed(), 2 * 192 + 40);
+    for precision in [Precision::F32, Precision::BF16] {
+        let run = || trainer(normed(), precision, 192);
+        let one = train(run().threads(2), &data);
+        for devices in [2, 3] {
+            let several = run().replicas(&LogicalDevices::cpu(devices, 1).unwrap());
+            assert!(train(several, &data) == one, "{precision} on {devices}");
+        }
+    }
+}
+
+#[test]
+fn batch_norm_under_a_low_line_has_the_bits_of_one_device() {
+    let data = examples(&normed(), 2 * 96);
+    let run = || trainer(normed(), Precision::F32, 96);
+    let free = run().line(usize::MAX).replicas(&LogicalDevices::cpu(3, 1).unwrap()).plan(&data).unwrap();
+    let devices = LogicalDevices::cpu(3, 1).unwrap();
+    // Each device has another plan: they still meet in the same order.
+    for (device, part) in [(1, 90), (2, 84)] {
+        let line = free.devices().nth(device).unwrap().sheet.total_bytes * part / 100;
+        devices.set_memory(device, plimsoll_plan::Size::Bytes(line)).unwrap();
+    }
+    let plan = run().line(usize::MAX).replicas(&devices).plan(&data).unwrap();
+    let again: Vec<usize> = plan.devices().map(|set| set.plans[0].rematerialized().count()).collect();
+    assert!(again[0] == 0 && again[1] > 0 && again[2] > again[1], "{again:?}");
+    assert!(bits(&mut plan.start().unwrap()) == train(run().threads(1), &data));
+}
+
+#[test]
+fn f16_batch_norm_and_clipping_have_the_bits_of_one_device() {
+    let data = examples(&normed(), 64);
+    let run = || {
+        let optimizer = Recipe::new(AdamW::new(1e-2)).clip(Clip::GlobalNorm(0.5));
+        Trainer::new(normed(), optimizer).precision(Policy::new(Precision::F16)).batch(64)
+    };
+    let two = run().replicas(&LogicalDevices::cpu(2, 1).unwrap());
+    assert!(train(run().threads(1), &data) == train(two, &data));
+}
+
 #[test]
 fn f16_and_clipping_by_the_global_norm_have_the_bits_of_one_device() {
     let data = examples(&GPT, 48);
@@ -164,10 +211,11 @@ fn mistakes_are_told_before_anything_runs() {
     };
     refused(trainer(deep(2), Precision::F32, 64).batch(1).replicas(&two()), "make the batch at least");
     refused(trainer(deep(2), Precision::F32, 62).micro_batches(4).replicas(&two()), "a multiple of");
-    let norms = Trainer::new(resnet20(), AdamW::new(1e-3)).batch(8).line(usize::MAX);
-    let images = examples(&resnet20(), 16);
-    let error = norms.allow_split_batch_norm().replicas(&two()).plan(&images).err().unwrap().to_string();
-    assert!(error.contains("mixes the examples"), "{error}");
+    let norms = Trainer::new(normed(), AdamW::new(1e-3)).batch(128).line(usize::MAX).allow_split_batch_norm();
+    let error = norms.micro_batches(2).replicas(&two()).plan(&examples(&normed(), 128));
+    let error = error.err().unwrap().to_string();
+    assert!(error.contains("the statistics of the whole batch"), "{error}");
+    refused(trainer(deep(2), Precision::F32, 64).shard(Shard::Optimizer).replicas(&two()), "use ranks");
     let devices = two();
     assert!(devices.set_memory(2, plimsoll_plan::MiB(1)).is_err());
     devices.set_memory(0, plimsoll_plan::Size::Bytes(1 << 10)).unwrap();

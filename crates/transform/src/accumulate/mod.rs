@@ -122,22 +122,21 @@ pub fn continue_sum(graph: Graph, output: &str, start: &str) -> Result<Graph, Gr
     r.finish()
 }
 
-/// The step with an accumulator for every sum over the batch.
+/// The step with an accumulator for every sum over the batch. Values that are mixed across the batch by such sums alone are no
+/// obstacle to one micro-batch.
 pub(crate) fn with_accumulators(graph: &Graph, micro_batches: usize) -> Result<Graph, SplitError> {
-    let batch_relations = graph.batch_relations();
+    let marks = graph.batch_marks();
     let mut r = Rewriter::new(graph);
     r.builder.set_micro_batches(micro_batches);
     for node in &graph.nodes {
-        if node.outputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Mixed) {
+        let own = graph.own_relations(node, &marks);
+        let is_mixed = |v: &ValueId| marks[v.index()].relation == BatchRelation::Mixed;
+        if own.contains(&BatchRelation::Mixed) || micro_batches > 1 && node.outputs.iter().any(is_mixed) {
             return Err(SplitError::Mixes { layer: node.layer.to_string(), op: node.op.name() });
         }
-        let reads_sum = node.inputs.iter().any(|v| batch_relations[v.index()] == BatchRelation::Reduced);
-        let reduced = node
-            .outputs
-            .iter()
-            .filter(|v| batch_relations[v.index()] == BatchRelation::Reduced && !reads_sum);
+        let reduced = node.outputs.iter().zip(own).filter(|(_, own)| *own == BatchRelation::Reduced);
         let accumulators: Vec<_> =
-            reduced.map(|&v| (v, r.builder.accumulator(graph.ty(v).clone()))).collect();
+            reduced.map(|(&v, _)| (v, r.builder.accumulator(graph.ty(v).clone()))).collect();
         let sums: Vec<_> = accumulators.iter().map(|&(_, accumulator)| accumulator).collect();
         let inputs: Vec<_> = node.inputs.iter().map(|&v| r.get(v)).collect();
         let emit = |b: &mut plimsoll_graph::Builder| b.accumulating(node.op.clone(), &inputs, &sums);

@@ -43,8 +43,9 @@ fn stats_far_from_zero() {
                 match axis {
                     NormAxis::Row => row_stats(ctx, rows, width, &x, &mut m, &mut v),
                     NormAxis::Channel => {
-                        let mut space = Workspace::new(channel_stats_workspace(rows, width));
-                        channel_stats(ctx, rows, width, &x, &mut m, &mut v, space.get());
+                        let mut space = Workspace::new(channel_stats_workspace(rows, width, 30));
+                        channel_stats(ctx, rows, width, 30, &x, &mut m, &mut v, space.get());
+                        assert_bits(&moments(ctx, rows, width, &x), &[&m[..], &v].concat(), "in two calls");
                     }
                 }
                 [m, v].concat()
@@ -56,6 +57,19 @@ fn stats_far_from_zero() {
             }
         }
     }
+}
+
+/// The statistics of channels by way of their moments, which two calls take, cut at the end of a block.
+fn moments(ctx: Context<'_>, rows: usize, width: usize, x: &[f32]) -> Vec<f32> {
+    let (cut, mut moments) = (rows / 2 / 30 * 30, vec![f64::NAN; 3 * width]);
+    let mut space = Workspace::new(channel_stats_workspace(rows, width, 30));
+    for (part, accumulate) in [(0..cut, false), (cut..rows, true)] {
+        let x = &x[part.start * width..part.end * width];
+        channel_moments(ctx, part.len(), width, 30, accumulate, x, &mut moments, space.get());
+    }
+    let (mut mean, mut variance) = (vec![f32::NAN; width], vec![f32::NAN; width]);
+    stats_of_moments(width, &moments, &mut mean, &mut variance);
+    [mean, variance].concat()
 }
 
 fn sums(

@@ -32,7 +32,7 @@ pub(crate) struct Fold {
 pub(crate) type Unit<'a, const N: usize> = &'a (dyn Fn(Range<usize>, Range<usize>, [&mut [f32]; N]) + Sync);
 
 /// Rows of a unit: a first-level cache's worth of elements.
-pub(crate) fn unit_rows(inner: usize) -> usize {
+fn unit_rows(inner: usize) -> usize {
     (8192 / inner.max(1)).max(64)
 }
 
@@ -45,13 +45,15 @@ impl Fold {
         self.block_rows.div_ceil(self.unit_rows())
     }
 
-    fn units(&self) -> usize {
+    /// Units of all rows.
+    pub fn units(&self) -> usize {
         assert!(self.block_rows > 0, "a block has at least one row");
         let whole = self.rows / self.block_rows * self.units_per_block();
         whole + (self.rows % self.block_rows).div_ceil(self.unit_rows())
     }
 
-    fn unit(&self, unit: usize) -> Range<usize> {
+    /// The rows of a unit.
+    pub fn unit(&self, unit: usize) -> Range<usize> {
         let (block, inside) = (unit / self.units_per_block(), unit % self.units_per_block());
         let block_start = block * self.block_rows;
         let start = block_start + inside * self.unit_rows();

@@ -82,7 +82,11 @@ impl Emitter<'_> {
                 self.set(output, Order::Plain, mean);
                 self.set(node.outputs[1], Order::Plain, variance);
             }
-            Norm::Batch { .. } | Norm::Stats { axis: NormAxis::Channel } | Norm::Sums { .. } => {
+            Norm::Batch { .. }
+            | Norm::Stats { axis: NormAxis::Channel }
+            | Norm::Moments
+            | Norm::StatsOfMoments { .. }
+            | Norm::Sums { .. } => {
                 return Err(self.unsupported(node, " over the batch"));
             }
         }

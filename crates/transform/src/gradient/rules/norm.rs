@@ -15,7 +15,9 @@ pub(super) fn backward(b: &mut Builder, op: &Norm, r: &Rule<'_>) -> Gradients {
             let softmax = b.unary(Unary::Exp, below)?;
             Ok(vec![Some(b.mul(dy, softmax)?)])
         }
-        Norm::Stats { .. } | Norm::Sums { .. } => Err(r.refuse("it is part of a norm's own gradient")),
+        Norm::Stats { .. } | Norm::Moments | Norm::StatsOfMoments { .. } | Norm::Sums { .. } => {
+            Err(r.refuse("it is part of a norm's own gradient"))
+        }
     }
 }
 
