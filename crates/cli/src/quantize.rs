@@ -4,13 +4,14 @@ use super::args::QuantizeOptions;
 use super::made_folder::MadeFolder;
 use super::trained::{describe, open, peaks};
 use super::{Failure, say};
-use plimsoll::compress::{Int8Grids, calibration, places};
-use plimsoll::memory::measured_peak;
+use plimsoll::compress::{Int8Grids, LayerNoise, calibration, places};
+use plimsoll::data::Pipeline;
+use plimsoll::memory::{self, measured_peak};
 use plimsoll::nn::Policy;
 use plimsoll::nn::step::{self, Report};
-use plimsoll::plan::in_words;
+use plimsoll::plan::{Entry, in_words};
 use plimsoll::tensor::Tensor;
-use plimsoll::train::{BatchKind, TrainError};
+use plimsoll::train::{BatchKind, Session, TrainError, Trainer};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let mut trained = open(&trained_options, BatchKind::Predict, Report::Classes)?;
     let trainer = trained.trainer.clone().sparse_parameters(BTreeMap::new()).precision(Policy::default());
     trained.trainer = trainer.clone().inference_pass(calibration);
-    let (mut floats, planned) = trained.session(options.trained.json, options.trained.sheet)?;
+    let (mut floats, mut planned) = trained.session(options.trained.json, options.trained.sheet)?;
     let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); names.len()];
     let part = trained.part().clone().take(options.examples);
     floats.predict_each(&part, |outputs| {
@@ -58,20 +59,73 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     }
     let grids = Int8Grids::of_ranges(&ranges);
     let read = |name: &str| floats.state(name);
-    let mut states: BTreeMap<String, Tensor> = grids.states(&graph, read)?.into_iter().collect();
-    let kept = grids.clone();
-    trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
-    let mut bytes = trained.trainer.plan(&trained.data)?.start()?;
-    let names: Vec<String> = bytes.plans().states.iter().map(|state| state.name.clone()).collect();
-    for name in names {
-        let state = states.remove(&name).map_or_else(|| floats.state(&name), Ok)?;
-        bytes.set_state(&name, &state)?;
+    let states: BTreeMap<String, Tensor> = grids.states(&graph, read)?.into_iter().collect();
+    // What comes now is beside the run on floats.
+    let held = floats.plans().arena_bytes + states.values().map(|state| state.ty().bytes()).sum::<usize>();
+    let trainer = trainer.outside(Entry::new("floats", held, "the run on floats, and states on bytes"));
+    let mut start = |trainer: Trainer| -> Result<Session, Failure> {
+        // As in training, the code of each phase is dropped when it is over.
+        memory::trim_code();
+        let plans = trainer.plan(&trained.data)?;
+        planned = planned.max(plans.sheet.host_total_and_line().0);
+        memory::trim_code();
+        let mut session = plans.start()?;
+        set_states(&mut session, &floats, &states)?;
+        memory::trim_code();
+        Ok(session)
+    };
+    if options.report_layers {
+        let compared = grids.clone();
+        let mut both = start(trainer.clone().inference_pass(move |graph| compared.comparison(graph)))?;
+        report(&mut both, &part, &grids.compared(&graph))?;
     }
+    let kept = grids.clone();
+    let bytes = start(trainer.inference_pass(move |graph| kept.apply(graph)))?;
     drop(floats);
     let int8: Vec<(f32, u8)> = grids.iter().collect();
     let (before, after) = folder.write(&bytes, |model_options| model_options["int8"] = json!(int8))?;
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
     say(&format!("grids        {} between layers, from {} examples", int8.len(), options.examples));
     say(&peaks(planned, measured_peak()));
+    Ok(())
+}
+
+/// Gives a run its states: those of layers on bytes, and of the run on floats.
+fn set_states(
+    to: &mut Session,
+    floats: &Session,
+    of_bytes: &BTreeMap<String, Tensor>,
+) -> Result<(), Failure> {
+    let names: Vec<String> = to.plans().states.iter().map(|state| state.name.clone()).collect();
+    for name in names {
+        match of_bytes.get(&name) {
+            Some(state) => to.set_state(&name, state)?,
+            None => to.set_state(&name, &floats.state(&name)?)?,
+        }
+    }
+    Ok(())
+}
+
+/// Prints how far the layers of a comparison are from those on floats.
+fn report(both: &mut Session, part: &Pipeline, layers: &[String]) -> Result<(), Failure> {
+    let mut measured = vec![LayerNoise::default(); layers.len()];
+    both.predict_each(part, |outputs| {
+        // The model's own outputs come first.
+        let compared = &outputs[outputs.len().saturating_sub(LayerNoise::OUTPUTS * layers.len())..];
+        for (sums, layer) in compared.chunks_exact(LayerNoise::OUTPUTS).zip(&mut measured) {
+            let all = |tensor: &Tensor| tensor.to_f64().iter().sum::<f64>();
+            layer.signal += all(&sums[0]);
+            layer.noise += all(&sums[1]);
+            layer.own += all(&sums[2]);
+        }
+        Ok::<(), Failure>(())
+    })?;
+    let widest = layers.iter().map(|layer| layer.chars().count()).max().unwrap_or(0).max(5);
+    let decibels = |of: Option<f64>| of.map_or("exact".to_string(), |found| format!("{found:.1} dB"));
+    say(&format!("{:<widest$}  {:>9}  {:>9}", "layer", "as it is", "its own"));
+    for (layer, noise) in layers.iter().zip(measured) {
+        let (all, own) = (decibels(noise.decibels()), decibels(noise.own_decibels()));
+        say(&format!("{layer:<widest$}  {all:>9}  {own:>9}"));
+    }
     Ok(())
 }

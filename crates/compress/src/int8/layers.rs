@@ -189,6 +189,10 @@ impl Search<'_> {
         else {
             return;
         };
+        // A kernel that several layers share would need factors for each: a recurrence stays in f32.
+        if self.readers[node.inputs[1].index()].len() > 1 {
+            return;
+        }
         if graph.ty(node.inputs[0]).dtype != DType::F32 || graph.ty(node.inputs[1]).dtype != DType::F32 {
             return;
         }
