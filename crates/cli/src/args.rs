@@ -280,6 +280,9 @@ pub struct QuantizeOptions {
     /// Examples of the training part on which ranges are measured
     #[arg(long, default_value_t = 512)]
     pub examples: usize,
+    /// Also tell how far every layer is from the same on floats, on these examples
+    #[arg(long)]
+    pub report_layers: bool,
 }
 
 #[derive(Debug, Args)]

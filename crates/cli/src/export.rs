@@ -157,7 +157,8 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
             .map_err(failure)
     };
     let (exported, planned) = if options.int8 {
-        let Quantized { session, grids, planned } = quantized(&options.calibration(), options.examples)?;
+        let Quantized { session, grids, planned } =
+            quantized(&options.calibration(), options.examples, false)?;
         let step = bytes(&grids)?;
         let planned = planned.max(account(options, &step)?);
         let exported = session.export_step(&out, format, &step).map_err(|error| match error {

@@ -6,11 +6,11 @@ use super::text::escaped;
 use super::trained::{Described, describe, open_described, peaks};
 use super::weights::refused;
 use super::{Failure, export, say};
-use plimsoll::compress::{Int8Grids, calibration, places};
+use plimsoll::compress::{Int8Grids, LayerNoise, calibration, places};
 use plimsoll::data::Pipeline;
 use plimsoll::export::Weights;
 use plimsoll::graph::Graph;
-use plimsoll::memory::measured_peak;
+use plimsoll::memory::{self, measured_peak};
 use plimsoll::nn::step::{self, Report};
 use plimsoll::nn::{Policy, RANGES};
 use plimsoll::plan::{Entry, in_words};
@@ -33,7 +33,8 @@ pub struct Quantized {
 pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let folder = MadeFolder::new(&options.trained.run, &options.out)?;
     let learned = describe(&options.trained.run)?.is_quantize_aware();
-    let Quantized { session, grids, planned } = quantized(&options.trained, options.examples)?;
+    let Quantized { session, grids, planned } =
+        quantized(&options.trained, options.examples, options.report_layers)?;
     let int8: Vec<(f32, u8)> = grids.iter().collect();
     let (before, after) = folder.write(&session, |model_options| model_options["int8"] = json!(int8))?;
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
@@ -45,8 +46,13 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The model of a run on bytes, with ranges measured on so many examples of the training part.
-pub fn quantized(options: &TrainedOptions, examples: usize) -> Result<Quantized, Failure> {
+/// The model of a run on bytes, with ranges measured on so many examples of the training part. Prints how far each layer is from floats, if
+/// asked to.
+pub fn quantized(
+    options: &TrainedOptions,
+    examples: usize,
+    report_layers: bool,
+) -> Result<Quantized, Failure> {
     if examples == 0 {
         return Err(Failure::usage("--examples must be at least 1: ranges are measured on them"));
     }
@@ -72,13 +78,27 @@ pub fn quantized(options: &TrainedOptions, examples: usize) -> Result<Quantized,
         Some(_) => trainer.clone(),
         None => trainer.clone().inference_pass(calibration),
     };
-    let (mut floats, planned) = trained.session(options.json, options.sheet)?;
+    let (mut floats, mut planned) = trained.session(options.json, options.sheet)?;
+    let part = trained.part().clone().take(examples);
     let grids = match learned {
         Some(grids) => grids,
-        None => measured(&mut floats, &trained.part().clone().take(examples), &names)?,
+        None => measured(&mut floats, &part, &names)?,
     };
     let mut states: BTreeMap<String, Tensor> =
         grids.states(&graph, |name| floats.state(name))?.into_iter().collect();
+    if report_layers {
+        // As in training, the code of each phase is dropped when it is over.
+        memory::trim_code();
+        let (compared, held) = (grids.clone(), floats.plans().arena_bytes);
+        let both = trainer.clone().outside(Entry::new("floats", held, "the run on floats"));
+        let plans = both.inference_pass(move |graph| compared.comparison(graph)).plan(&trained.data)?;
+        planned = planned.max(plans.sheet.host_total_and_line().0);
+        memory::trim_code();
+        let mut both = plans.start()?;
+        set_states(&mut both, &floats, &states)?;
+        memory::trim_code();
+        report(&mut both, &part, &grids.compared(&graph))?;
+    }
     let kept = grids.clone();
     trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
     let plans = trained.trainer.plan(&trained.data)?;
@@ -144,4 +164,44 @@ fn weights_on_bytes(graph: &Graph) -> Entry {
     let bytes = || graph.states.iter().map(|state| graph.ty(state.input).bytes());
     let total = bytes().sum::<usize>() / 4 + 2 * bytes().max().unwrap_or(0);
     Entry::new("weights on bytes", total, "and the largest of them on their way there")
+}
+
+/// Gives a run its states: those of layers on bytes, and of the run on floats.
+fn set_states(
+    to: &mut Session,
+    floats: &Session,
+    of_bytes: &BTreeMap<String, Tensor>,
+) -> Result<(), Failure> {
+    let names: Vec<String> = to.plans().states.iter().map(|state| state.name.clone()).collect();
+    for name in names {
+        match of_bytes.get(&name) {
+            Some(state) => to.set_state(&name, state)?,
+            None => to.set_state(&name, &floats.state(&name)?)?,
+        }
+    }
+    Ok(())
+}
+
+/// Prints how far the layers of a comparison are from those on floats.
+fn report(both: &mut Session, part: &Pipeline, layers: &[String]) -> Result<(), Failure> {
+    let mut measured = vec![LayerNoise::default(); layers.len()];
+    both.predict_each(part, |outputs| {
+        // The model's own outputs come first.
+        let compared = &outputs[outputs.len().saturating_sub(LayerNoise::OUTPUTS * layers.len())..];
+        for (sums, layer) in compared.chunks_exact(LayerNoise::OUTPUTS).zip(&mut measured) {
+            let all = |tensor: &Tensor| tensor.to_f64().iter().sum::<f64>();
+            layer.signal += all(&sums[0]);
+            layer.noise += all(&sums[1]);
+            layer.own += all(&sums[2]);
+        }
+        Ok::<(), Failure>(())
+    })?;
+    let widest = layers.iter().map(|layer| layer.chars().count()).max().unwrap_or(0).max(5);
+    let decibels = |of: Option<f64>| of.map_or("exact".to_string(), |found| format!("{found:.1} dB"));
+    say(&format!("{:<widest$}  {:>9}  {:>9}", "layer", "as it is", "its own"));
+    for (layer, noise) in layers.iter().zip(measured) {
+        let (all, own) = (decibels(noise.decibels()), decibels(noise.own_decibels()));
+        say(&format!("{layer:<widest$}  {all:>9}  {own:>9}"));
+    }
+    Ok(())
 }

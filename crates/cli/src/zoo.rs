@@ -4,7 +4,9 @@ use super::args::ZooOptions;
 use super::setup::executor;
 use super::text::count;
 use super::{Failure, say};
+use plimsoll::compress::{Int8Grids, places};
 use plimsoll::data::catalogue;
+use plimsoll::graph::Graph;
 use plimsoll::nn::zoo::{ZOO, ZooOptions as ZooDefaults};
 use plimsoll::nn::{AdamW, Policy, step};
 use plimsoll::plan::{Budget, Executor as _, in_words, plan};
@@ -22,8 +24,8 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
     let (policy, numerics) = (Policy::default(), executor.target().numerics());
     let mut models = Vec::new();
     say(&format!(
-        "{:<16} {:>12} {:>12} {:>14} {:>16}",
-        "model", "parameters", "state", "training peak", "forward flops"
+        "{:<16} {:>12} {:>12} {:>14} {:>16} {:>10}",
+        "model", "parameters", "state", "training peak", "forward flops", "int8"
     ));
     for entry in &ZOO {
         let model = (entry.make)(&ZooDefaults::default());
@@ -31,6 +33,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         let flops: u64 = (forward.nodes.iter())
             .map(|n| n.op.flops(&forward.input_types(n), &forward.output_types(n)))
             .sum();
+        let on_bytes = bytes_on_int8(forward)?;
         let build =
             || step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), options.batch);
         let graph = build().and_then(|g| optimize(g, &numerics, &[])).map_err(TrainError::from)?;
@@ -39,22 +42,23 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         let budget = Budget::new(usize::MAX, Vec::new());
         let plans = plan(&[("train".into(), graph)], executor.target(), &budget).map_err(TrainError::from)?;
         say(&format!(
-            "{:<16} {:>12} {:>12} {:>14} {:>16}   {}",
+            "{:<16} {:>12} {:>12} {:>14} {:>16} {:>10}   {}",
             entry.name,
             count(parameters),
             in_words(state),
             in_words(plans.arena_bytes),
             flops_in_words(flops),
+            on_bytes.map_or("-".to_string(), in_words),
             entry.description
         ));
         models.push(json!({
             "name": entry.name, "parameters": parameters, "state_bytes": state, "arena_bytes": plans.arena_bytes,
-            "forward_flops": flops,
+            "forward_flops": flops, "int8_bytes": on_bytes,
         }));
     }
     say(&format!(
         "State: parameters, optimizer state and statistics. Training peak: the arena for batches of {}, adamw, {}. Flops: one\n\
-         example, a multiplication and an addition are two.\n",
+         example, a multiplication and an addition are two. int8: all weights once `plimsoll quantize` has layers run on bytes; - where none can.\n",
         options.batch,
         executor.target().name()
     ));
@@ -75,6 +79,15 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
         say(&json!({ "batch": options.batch, "models": models }).to_string());
     }
     Ok(())
+}
+
+/// Bytes of the states of a model whose layers run on bytes, where some can; `forward` is its prediction.
+fn bytes_on_int8(forward: Graph) -> Result<Option<usize>, Failure> {
+    let places = places(&forward).len();
+    // Scales do not change sizes.
+    let Some(grids) = Int8Grids::new(vec![(1.0, 0); places]).filter(|_| places > 0) else { return Ok(None) };
+    let graph = grids.apply(forward).map_err(TrainError::from)?;
+    Ok(Some(graph.states.iter().map(|state| graph.ty(state.input).bytes()).sum()))
 }
 
 /// A number of operations with its unit.

@@ -1,10 +1,13 @@
 //! Post-training quantization to bytes: a graph that does not train, its layers replaced by those of bytes.
 
 mod aware;
+mod comparison;
 mod fold;
 mod layers;
 
 pub use aware::QuantizeAware;
+pub use comparison::LayerNoise;
+
 use layers::{Analysis, Layer, Output, Step};
 use plimsoll_graph::op::{Codes, Factor, Grid, Int8, Movement, Reduce};
 use plimsoll_graph::{Graph, GraphError, Init, NodeId, Op, Role, State, ValueId};
@@ -68,6 +71,7 @@ impl Int8Grids {
             grids: &self.0,
             codes: BTreeMap::new(),
             grid_of: BTreeMap::new(),
+            states: BTreeMap::new(),
             r: Rewriter::without_states(&graph, read),
         };
         for id in graph.node_ids() {
@@ -201,6 +205,8 @@ struct Emit<'g> {
     codes: BTreeMap<ValueId, (ValueId, usize)>,
     /// The grid of each new value that is codes.
     grid_of: BTreeMap<ValueId, Grid>,
+    /// The states of a layer, by the old state that is its kernel and its output's place.
+    states: BTreeMap<(usize, usize), Vec<ValueId>>,
     r: Rewriter<'g>,
 }
 
@@ -274,14 +280,19 @@ impl Emit<'_> {
                 let zero = grid(step.places[0]).zero;
                 let ty = graph.ty(graph.states[*kernel].input);
                 let channels = ty.shape.last().copied().unwrap_or(1);
-                for (i, leaf) in STATES.iter().enumerate() {
-                    let name = format!("{}/{leaf}", graph.states[*kernel].name);
-                    let ty = match i {
-                        0 => TensorType::new(DType::U8, ty.shape.clone()),
-                        _ => TensorType::new(DType::I32, [channels]),
+                let builder = &mut self.r.builder;
+                let states = self.states.entry((*kernel, place)).or_insert_with(|| {
+                    let state = |(i, leaf): (usize, &&str)| {
+                        let name = format!("{}/{leaf}", graph.states[*kernel].name);
+                        let ty = match i {
+                            0 => TensorType::new(DType::U8, ty.shape.clone()),
+                            _ => TensorType::new(DType::I32, [channels]),
+                        };
+                        builder.named_state(name, ty, Role::Parameter, Init::Zeros)
                     };
-                    inputs.push(self.r.builder.named_state(name, ty, Role::Parameter, Init::Zeros));
-                }
+                    STATES.iter().enumerate().map(state).collect()
+                });
+                inputs.extend(states.iter().copied());
                 let output = self.output(&step.output);
                 match conv {
                     Some((geometry, groups)) => {
@@ -403,11 +414,36 @@ mod tests {
             found.map_or_else(|| read(name), |(_, tensor)| tensor.clone())
         };
         let x = images(&shape, 1);
-        let (expected, found) = (run(&graph, &read, std::slice::from_ref(&x)), run(&bytes, &state_of, &[x]));
+        let x = std::slice::from_ref(&x);
+        let (expected, found) = (run(&graph, &read, x), run(&bytes, &state_of, x));
         let (expected, found) = (expected[0].to_f64(), found[0].to_f64());
+        let compared = run(&grids.comparison(graph.clone()).unwrap(), &state_of, x);
+        check_comparison(&compared[1..], &grids.compared(&graph), &expected, &found);
         let range = expected.iter().fold(0f64, |a, b| a.max(b.abs()));
         let worst = expected.iter().zip(&found).fold(0f64, |a, (e, f)| a.max((e - f).abs()));
         (worst / range, bytes)
+    }
+
+    /// The last layer gives the model's outputs; the first has no noise but its own.
+    fn check_comparison(compared: &[Tensor], layers: &[String], expected: &[f64], found: &[f64]) {
+        assert_eq!(
+            (compared.len(), &*layers[layers.len() - 1]),
+            (LayerNoise::OUTPUTS * layers.len(), "head")
+        );
+        let sum = |tensor: &Tensor| tensor.to_f64().iter().sum::<f64>();
+        let of = |layer: &[Tensor]| LayerNoise {
+            signal: sum(&layer[0]),
+            noise: sum(&layer[1]),
+            own: sum(&layer[2]),
+        };
+        let layers: Vec<LayerNoise> = compared.chunks_exact(LayerNoise::OUTPUTS).map(of).collect();
+        let (first, last) = (layers[0], layers[layers.len() - 1]);
+        assert_eq!(first.noise, first.own);
+        assert!(last.own < last.noise, "{last:?}");
+        let near = |a: f64, b: f64| assert!((a - b).abs() <= 1e-4 * b, "{a} {b}");
+        near(last.signal, expected.iter().map(|e| e * e).sum());
+        near(last.noise, expected.iter().zip(found).map(|(e, f)| (e - f) * (e - f)).sum());
+        assert!(layers.iter().all(|layer| layer.own_decibels().unwrap() > 15.0), "{layers:?}");
     }
 
     #[test]

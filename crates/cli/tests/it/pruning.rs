@@ -96,13 +96,20 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
     let scratch = Scratch::new("quantized");
     let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(name));
     let report = json(&plimsoll(&["train", "--json", "--steps=200", "--lr=0.002", "--out", &run]));
-    let quantized = plimsoll(&["quantize", &run, "--out", &bytes, "--examples=200"]);
+    let quantized = plimsoll(&["quantize", &run, "--out", &bytes, "--examples=200", "--report-layers"]);
     assert!(quantized.status.success(), "{}", text(&quantized.stderr));
-    assert!(
-        text(&quantized.stdout).contains(&format!("plimsoll evaluate {bytes}")),
-        "{}",
-        text(&quantized.stdout)
-    );
+    let said = text(&quantized.stdout);
+    assert!(said.contains(&format!("plimsoll evaluate {bytes}")), "{said}");
+    let noise = |layer: &str| -> [f64; 2] {
+        let line = said.lines().find(|line| line.starts_with(layer)).unwrap_or_else(|| panic!("{said}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!([words[2], words[4]], ["dB"; 2], "{line}");
+        [1, 3].map(|i| words[i].parse().unwrap())
+    };
+    let [first, last] = [noise("conv1"), noise("dense3")];
+    // What a layer adds is not all: those before it are on bytes, too.
+    assert!(first[0] == first[1] && first[0] > 25.0, "{said}");
+    assert!(last[0] < last[1] && last[0] > 15.0, "{said}");
     let size = |folder: &str| fs::metadata(scratch.0.join(folder).join("weights.safetensors")).unwrap().len();
     assert!(100 * size("bytes") < 28 * size("run"), "{} {}", size("bytes"), size("run"));
     let evaluated = json(&plimsoll(&["evaluate", &bytes, "--json"]));

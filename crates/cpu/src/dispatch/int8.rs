@@ -10,18 +10,22 @@ use plimsoll_tensor::DType;
 
 /// Multiply-adds of vectors that pass while a word of a row is multiplied with a panel, as a vector of its sums would be: with the instructions
 /// for it, with products of pairs, and in plain code.
-const WORD: [f64; 3] = [1.0, 2.5, 12.0];
+const WORD: [f64; 3] = [1.5, 2.5, 12.0];
 /// The same of a word of four taps of a depthwise convolution, whose bytes are interleaved first.
-const TAPS: [f64; 3] = [6.0, 16.0, 40.0];
+const TAPS: [f64; 3] = [4.0, 16.0, 40.0];
 /// The same while a row of a tile register is multiplied with another.
 const TILE_ROW: f64 = 2.5;
+/// The same for each call of a micro-kernel, of vectors and of tile registers.
+const CALL: [f64; 2] = [40.0, 300.0];
 /// The same while a vector of sums becomes codes.
-const CODES: f64 = 16.0;
+const CODES: f64 = 18.0;
 /// The same while words of weights are packed for a panel.
 const PACK: f64 = 24.0;
-/// The same while a vector of numbers becomes codes, or codes are added.
+/// The same while a vector of numbers becomes codes, or vectors of codes are added.
 const CONVERT: f64 = 16.0;
-const ADD: f64 = 44.0;
+const ADD: f64 = 20.0;
+/// The same for each line of maxima.
+const POOL_LINE: f64 = 350.0;
 
 pub(super) fn find(op: &Int8, query: &KernelQuery<'_>) -> Found {
     let (x, y) = (query.inputs[0], query.outputs[0]);
@@ -116,7 +120,8 @@ fn kind(isa: Isa) -> usize {
 /// Nanoseconds of a layer whose word takes so long.
 fn cost(core: &Core, work: Work, word: [f64; 3], query: &KernelQuery<'_>) -> f64 {
     let vectors = work.words * word[kind(core.isa)] + work.codes * CODES + work.packed * PACK;
-    let slots = vectors * core.vectors(COLUMNS) as f64 + work.tile_rows * TILE_ROW;
+    let calls = work.calls[0] * CALL[0] + work.calls[1] * CALL[1];
+    let slots = vectors * core.vectors(COLUMNS) as f64 + work.tile_rows * TILE_ROW + calls;
     slots * core.slot + core.memory(bytes(query)) + core.memory(2.0 * work.copied)
 }
 
@@ -274,7 +279,8 @@ struct MaxPool {
 impl Call for MaxPool {
     fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
         // Bytes are compared as fast as they are read.
-        2.0 * core.memory(bytes(query))
+        let lines = self.shape.examples * self.shape.output[0];
+        2.0 * core.memory(bytes(query)) + lines as f64 * POOL_LINE * core.slot
     }
 
     fn workspace(&self, _: Isa, threads: usize) -> usize {
@@ -288,5 +294,56 @@ impl Call for MaxPool {
         // SAFETY: the plan gives each step its own workspace, of the bytes above.
         unsafe { int8::max_pool(ctx, &self.shape, self.spans, x, y, o.workspace) };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::CpuTarget;
+    use plimsoll_graph::Op;
+    use plimsoll_graph::op::Geometry;
+    use plimsoll_plan::Target;
+    use plimsoll_tensor::TensorType;
+
+    fn microseconds(isa: Isa, op: Int8, inputs: &[&str]) -> f64 {
+        let op = Op::Int8(op);
+        let inputs: Vec<TensorType> = inputs.iter().map(|t| t.parse().unwrap()).collect();
+        let inputs: Vec<&TensorType> = inputs.iter().collect();
+        let outputs = op.infer(&inputs).unwrap();
+        let query = KernelQuery {
+            op: &op,
+            inputs,
+            outputs: outputs.iter().collect(),
+            accumulate: false,
+            fold_rows: 0,
+        };
+        CpuTarget::new(isa, 1).kernel(&query).unwrap().nanoseconds as f64 / 1e3
+    }
+
+    /// What is predicted follows the kernels: tiles are faster than dot products, those than products of pairs, and plain code is slowest.
+    #[test]
+    fn better_instructions_are_predicted_to_be_faster() {
+        let output = Codes { zero: 0, low: 0, high: 255 };
+        let geometry = Geometry { window: [3, 3], stride: [1, 1], padding: [[1, 1]; 2], dilation: [1, 1] };
+        let conv = |groups| Int8::Conv { geometry, groups, zero: 3, output };
+        let types = |channels: usize, inputs: usize| {
+            let each = format!("i32[{channels}]");
+            [
+                format!("u8[8,16,16,{channels}]"),
+                format!("u8[3,3,{inputs},{channels}]"),
+                each.clone(),
+                each.clone(),
+                each,
+            ]
+        };
+        let on = |isa: Isa, groups: usize, inputs: usize| {
+            let types = types(64, inputs);
+            microseconds(isa, conv(groups), &types.each_ref().map(String::as_str))
+        };
+        let whole = [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Portable].map(|isa| on(isa, 1, 64));
+        assert!(whole.is_sorted_by(|a, b| a < b), "{whole:?}");
+        let depthwise = [Isa::Avx512, Isa::Avx2, Isa::Portable].map(|isa| on(isa, 64, 1));
+        assert!(depthwise.is_sorted_by(|a, b| a < b) && depthwise[0] < whole[1], "{depthwise:?} {whole:?}");
     }
 }

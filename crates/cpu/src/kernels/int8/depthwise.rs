@@ -48,6 +48,7 @@ pub(crate) fn depthwise_work(isa: Isa, shape: &ConvShape, threads: usize) -> Wor
     Work {
         words: codes * sizes.words as f64,
         tile_rows: 0.0,
+        calls: [0.0; 2],
         codes,
         packed: (sizes.words * sizes.panels()) as f64,
         copied: lines.copied_bytes(),

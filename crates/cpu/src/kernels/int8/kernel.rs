@@ -37,6 +37,7 @@ pub(super) struct Tile<'a> {
     pub bounds: [i32; 2],
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Tile<'_> {
     /// Bytes from a panel to the next.
     pub fn panel(&self) -> usize {
@@ -102,6 +103,7 @@ impl Form {
 
 impl Kernels {
     /// Those that run with an instruction set on this machine.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "others have no tiles"))]
     pub fn of(isa: Isa, form: Form) -> &'static Self {
         match isa.vectors() {
             #[cfg(target_arch = "x86_64")]

@@ -146,11 +146,11 @@ impl Packed {
             let packed = unsafe { self.panels.part(panel * size, size) };
             let mut totals = [0; COLUMNS];
             match self.sizes.order {
-                Order::Straight if (panel + 1) * COLUMNS <= n => {
-                    pack_whole(ctx.isa, &self.sizes, weights, panel * COLUMNS, packed, &mut totals);
+                Order::Straight => {
+                    pack_straight(ctx.isa, &self.sizes, weights, panel * COLUMNS, packed, &mut totals);
                 }
-                Order::Straight | Order::Interleaved => {
-                    pack_some(&self.sizes, weights, panel, packed, &mut totals);
+                Order::Interleaved => {
+                    pack_interleaved(&self.sizes, weights, panel, packed, &mut totals);
                 }
             }
             // SAFETY: likewise.
@@ -188,18 +188,22 @@ impl Sizes {
 }
 
 simd_fn! {
-    /// Packs the sixteen columns from `first` on, and sums each.
-    fn pack_whole(
+    /// Packs up to sixteen neighbouring columns from `first` on, and sums each.
+    fn pack_straight(
         isa: Isa, sizes: &Sizes, weights: &[u8], first: usize, packed: &mut [u8], totals: &mut [i32; COLUMNS]
     ) {
         let Sizes { run, words, n, .. } = *sizes;
+        let cols = COLUMNS.min(n - first);
+        let mask: [u8; COLUMNS] = std::array::from_fn(|column| if column < cols { 0xff } else { 0 });
         for (step, packed) in packed.chunks_exact_mut(STEP).enumerate() {
             let (at, k) = (step / words * run, step % words * WORD);
             let mut lines = [[0u8; COLUMNS]; WORD];
             for (i, line) in lines.iter_mut().enumerate().take(run.saturating_sub(k)) {
                 let from = (at + k + i) * n + first;
-                if let Ok(codes) = weights[from..from + COLUMNS].try_into() {
-                    *line = codes;
+                // What follows the last column are those of the next row.
+                match weights.get(from..from + COLUMNS).and_then(|codes| <&[u8; COLUMNS]>::try_from(codes).ok()) {
+                    Some(codes) => (0..COLUMNS).for_each(|column| line[column] = codes[column] & mask[column]),
+                    None => line[..cols].copy_from_slice(&weights[from..from + cols]),
                 }
             }
             for (column, word) in packed.chunks_exact_mut(WORD).enumerate() {
@@ -212,8 +216,14 @@ simd_fn! {
     }
 }
 
-/// The same of columns in any order, some of which there are not.
-fn pack_some(sizes: &Sizes, weights: &[u8], panel: usize, packed: &mut [u8], totals: &mut [i32; COLUMNS]) {
+/// The same of columns in another order, some of which there are not.
+fn pack_interleaved(
+    sizes: &Sizes,
+    weights: &[u8],
+    panel: usize,
+    packed: &mut [u8],
+    totals: &mut [i32; COLUMNS],
+) {
     let Sizes { run, words, n, .. } = *sizes;
     packed.fill(0);
     for (lane, total) in totals.iter_mut().enumerate() {

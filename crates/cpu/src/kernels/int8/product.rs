@@ -52,6 +52,7 @@ impl Product {
     ///
     /// The workspace has the bytes of [`Product::workspace`], aligned to cache lines, and nobody else uses it. The machine has the
     /// kernels' instructions.
+    #[expect(clippy::too_many_arguments, reason = "operands, sizes and space, as every kernel has")]
     pub unsafe fn run(
         &self,
         ctx: Context<'_>,
@@ -141,6 +142,8 @@ pub(crate) struct Work {
     pub words: f64,
     /// Rows of tile registers that are multiplied, with all columns of a panel.
     pub tile_rows: f64,
+    /// Calls of a micro-kernel: of vectors, and of tile registers.
+    pub calls: [f64; 2],
     /// Vectors of sums, as long as a panel is wide, that become codes.
     pub codes: f64,
     /// Words of weights that are packed for all columns of a panel.
@@ -151,20 +154,24 @@ pub(crate) struct Work {
 
 impl Product {
     fn work(&self) -> Work {
-        let panels = self.sizes.panels() as f64;
-        let rows = self.lines.pixels() as f64;
-        let words = (self.sizes.runs * self.sizes.words) as f64;
-        let read = match self.form {
-            Form::Words => 0.0,
-            Form::Tiles => rows * words / (TILE_BYTES / WORD) as f64 * panels,
-        };
+        // Those of AVX-512; others have as much to do in smaller tiles.
+        const ROWS: [usize; 2] = [12, 2 * TILE_ROWS];
+        let panels = self.sizes.panels();
         let width = self.lines.shape.output[1].max(1);
-        let whole = width.next_multiple_of(TILE_ROWS) as f64 / width as f64;
+        let (rows, lines) = (self.lines.pixels(), self.lines.pixels().div_ceil(width));
+        let words = self.sizes.runs * self.sizes.words;
+        let calls = ROWS.map(|rows| (lines * width.div_ceil(rows) * panels.div_ceil(2)) as f64);
+        let tiles = (self.sizes.runs * self.sizes.words * WORD / TILE_BYTES) as f64;
+        let multiplied = match self.form {
+            Form::Words => [(rows * words * panels) as f64, 0.0],
+            Form::Tiles => [0.0, (lines * width.next_multiple_of(TILE_ROWS) * panels) as f64 * tiles],
+        };
         Work {
-            words: if self.form == Form::Words { rows * words * panels } else { 0.0 },
-            tile_rows: read * whole,
-            codes: rows * panels,
-            packed: words * panels,
+            words: multiplied[0],
+            tile_rows: multiplied[1],
+            calls: if self.form == Form::Words { [calls[0], 0.0] } else { [0.0, calls[1]] },
+            codes: (rows * panels) as f64,
+            packed: (words * panels) as f64,
             copied: self.lines.copied_bytes(),
         }
     }
