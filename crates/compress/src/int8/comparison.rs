@@ -15,7 +15,8 @@ const COMPARED: &str = "output/compared";
 pub struct LayerNoise {
     /// The squares of its outputs on floats.
     pub signal: f64,
-    /// The squares of how far those on bytes are off, with all layers before on bytes.
+    /// The squares of how far those on bytes are off, with all layers before on bytes, back to the last op in f32: what that gives
+    /// is taken as it is on floats.
     pub noise: f64,
     /// The same with the layers before on floats: what this layer adds.
     pub own: f64,
