@@ -73,7 +73,7 @@ impl Run {
     /// Prints the longest steps, and how long they were predicted to take.
     fn print_steps(&self, most: usize, target: &CpuTarget) -> Result<(), Unsupported> {
         let plans: &PlanSet = self.session.plans();
-        let relations = plans.plans[0].graph.batch_relations();
+        let marks = plans.plans[0].graph.batch_marks();
         let mut sums: BTreeMap<String, (u64, u64, usize)> = BTreeMap::new();
         for (step, nanoseconds) in plans.plans[0].steps.iter().zip(self.times.of(0)) {
             let Action::Run { node, .. } = step.action else { continue };
@@ -82,7 +82,7 @@ impl Run {
             let list =
                 |types: &[&TensorType]| types.iter().take(2).map(|t| format!(" {t}")).collect::<String>();
             let types = (list(&graph.input_types(node)), list(&graph.output_types(node)));
-            let predicted = target.kernel(&KernelQuery::new(graph, &relations, node))?.nanoseconds;
+            let predicted = target.kernel(&KernelQuery::new(graph, &marks, node))?.nanoseconds;
             let sum = sums.entry(format!("{}{} →{}", node.op.name(), types.0, types.1)).or_default();
             *sum = (sum.0 + nanoseconds, sum.1 + predicted, sum.2 + 1);
         }

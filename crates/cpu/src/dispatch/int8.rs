@@ -317,6 +317,7 @@ mod tests {
             outputs: outputs.iter().collect(),
             accumulate: false,
             fold_rows: 0,
+            mixed: false,
         };
         CpuTarget::new(isa, 1).kernel(&query).unwrap().nanoseconds as f64 / 1e3
     }
