@@ -430,7 +430,7 @@ fn key_heads_and_a_window_are_part_of_a_model() {
     let report = json(&plimsoll(&[&["train"], &model[..], &run].concat()));
     let weights = fs::read(scratch.0.join("run/weights.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&weights).unwrap();
-    assert_eq!(tensors.tensor("block1.attention.key.kernel").unwrap().shape(), [32, 8]);
+    assert_eq!(tensors.tensor("block1/attention/key/kernel").unwrap().shape(), [32, 8]);
     let evaluated = json(&plimsoll(&["evaluate", &out, "--json"]));
     assert_eq!(number(&evaluated, "loss"), number(&report, "test_loss"));
 }

@@ -82,7 +82,7 @@ fn a_plans_page_reaches_its_planned_peak_and_an_infeasible_one_its_floor() {
     refused(&plimsoll(&["plan", "--report"]), 2, &["--report", "FILE.html"]);
     refused(&plimsoll(&["plan", "--report", "plan.txt"]), 2, &["plan.txt", ".html"]);
     refused(&plimsoll(&["plan", "--live=0"]), 2, &["--live is for train"]);
-    refused(&plimsoll(&["plan", "--report", &scratch.path("none/plan.html")]), 1, &["plan.html"]);
+    refused(&plimsoll(&["plan", "--report", &scratch.path("none/plan.html")]), 2, &["plan.html"]);
 }
 
 #[test]

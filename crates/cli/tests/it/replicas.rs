@@ -85,8 +85,11 @@ fn wrong_device_flags_say_what_to_change() {
     refused(&run("plan", &["--replicas=2", "--device-memory=gpu=1GiB"]), 2, &["name them cpu:0"]);
     refused(&run("plan", &["--replicas=2", "--device-memory=cuda:0=1GiB"]), 2, &["does not use cuda:0"]);
     refused(&run("plan", &["--replicas=2", "--device=cuda"]), 2, &["leave --device out"]);
-    let norm = ["plan", "--model=resnet20", "--replicas=2", "--batch=16"];
-    refused(&plimsoll(&norm), 2, &["mixes the examples of a batch", "train on one device"]);
+    let norm = ["plan", "--model=resnet20", "--replicas=2"];
+    let few = [&norm[..], &["--batch=16"]].concat();
+    refused(&plimsoll(&few), 2, &["too few for 2 devices", "make the batch at least 64"]);
+    let split = [&norm[..], &["--batch=64", "--micro-batches=2"]].concat();
+    refused(&plimsoll(&split), 2, &["statistics of the whole batch", "leave their number out"]);
 }
 
 #[test]
