@@ -270,7 +270,7 @@ fn the_zoo_keeps_its_bits_on_older_instruction_sets() {
 fn low(name: &str, model: &dyn Fn() -> Box<dyn Model>, batch: usize) -> [Policy; 2] {
     let f16 = |initial| Policy::new(Precision::F16).loss_scale(LossScale { initial, growth: 1 });
     let still = Box::new(Sgd::new(0.0));
-    let search = |t: Trainer| t.precision(f16(2f64.powi(20))).steps(24);
+    let search = |t: Trainer| t.precision(f16(2f64.powi(16))).steps(14);
     let states = run(name, model(), still, batch, any_executor(), search);
     [Policy::new(Precision::BF16), f16(scalar(&states, LOSS_SCALE).unwrap())]
 }
