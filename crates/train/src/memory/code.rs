@@ -9,13 +9,13 @@ use std::os::unix::fs::FileExt;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 
-/// Drops the resident pages of the program's code, so that the planner's do not count beside the arena. Pages in use are
-/// read from the file again.
+/// Drops the resident pages of the program's code and constants, so that the planner's and the loader's do not count beside the
+/// arena. Pages in use are read from the file again.
 pub fn trim_code() {
     #[cfg(target_os = "linux")]
-    for (start, bytes) in code_mappings() {
-        // SAFETY: a mapping of the program's own file that is executable and not writable. Code is not relocated when it is
-        // loaded, so no page differs from the file, and a dropped page is read again when it is touched.
+    for (start, bytes) in constant_mappings() {
+        // SAFETY: a mapping of the program's own file that the loader does not write to (see `constant_mappings`), so no page
+        // differs from the file, and a dropped page is read again when it is touched.
         let _ =
             unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, Advice::LinuxDontNeed) };
     }
@@ -24,23 +24,39 @@ pub fn trim_code() {
 /// Start and length of the mappings that hold the program's code.
 #[cfg(target_os = "linux")]
 fn code_mappings() -> Vec<(usize, usize)> {
+    own_mappings(|rights, _| rights == "r-xp")
+}
+
+/// Start and length of the mappings that are the program's file, byte for byte: its code, which is not relocated when it is
+/// loaded, and the file's start, which has the headers, the list of relocations, and with most linkers the constants. Constants
+/// with addresses in them are relocated; they are in a later mapping, which was writable.
+#[cfg(target_os = "linux")]
+fn constant_mappings() -> Vec<(usize, usize)> {
+    own_mappings(|rights, offset| {
+        rights == "r-xp" || rights == "r--p" && offset.bytes().all(|digit| digit == b'0')
+    })
+}
+
+/// Start and length of the mappings of the program's file with certain rights and offsets in the file.
+#[cfg(target_os = "linux")]
+fn own_mappings(wanted: fn(&str, &str) -> bool) -> Vec<(usize, usize)> {
     let (Ok(program), Ok(maps)) = (std::env::current_exe(), fs::read_to_string("/proc/self/maps")) else {
         return Vec::new();
     };
     let program = program.to_string_lossy().into_owned();
-    let code = |line: &str| {
+    let mapping = |line: &str| {
         let mut words = line.split_whitespace();
-        let (range, rights) = (words.next()?, words.next()?);
+        let (range, rights, offset) = (words.next()?, words.next()?, words.next()?);
         // The path is the sixth field, and may hold spaces.
         let path = line.splitn(6, ' ').nth(5)?.trim_start();
-        if rights != "r-xp" || path != program {
+        if path != program || !wanted(rights, offset) {
             return None;
         }
         let (start, end) = range.split_once('-')?;
         let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
         Some((start, end.checked_sub(start)?))
     };
-    maps.lines().filter_map(code).collect()
+    maps.lines().filter_map(mapping).collect()
 }
 
 /// Whether a touched page of the code makes more than its neighbours resident. Newer kernels map whole folios of a file, and those of a
