@@ -55,12 +55,15 @@ pub fn curve(forecast: &mut Forecast, say: Say) -> Result<Value, Failure> {
 
 /// The largest batch that trains under the line, whole and in micro-batches.
 pub fn max_batch(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, Failure> {
-    let (most, block) = (most_examples(setup), setup.trainer.block());
+    // Every device takes whole blocks.
+    let devices = options.devices.replicas.unwrap_or(1);
+    let (most, block) = (most_examples(setup), devices * setup.trainer.block());
     let with = |batch: usize, micro_batches: Option<usize>| {
         sheet_of(&RunOptions { batch: Some(batch), micro_batches, ..options.clone() })
     };
     let fits = |batch: usize, parts: usize| with(batch, Some(parts)).map(|(fits, _)| fits);
-    let whole = largest_that(most, |batch| fits(batch, 1))?;
+    let unit = if devices == 1 { 1 } else { block };
+    let whole = unit * largest_that(most / unit, |units| fits(units * unit, 1))?;
     let splits = {
         let two_blocks = RunOptions { batch: Some(2 * block), ..options.clone() };
         2 * block <= most && super::setup::setup(&two_blocks)?.trainer.can_split()?
@@ -115,7 +118,12 @@ pub fn max_batch(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value,
 /// Batch against planned peak and predicted samples per second.
 pub fn batches(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value, Failure> {
     let most = most_examples(setup).min(setup.batch.saturating_mul(4)).max(setup.batch);
-    let mut sizes: Vec<usize> = (0..24).map(|i| 1 << i).filter(|&n| n <= most).chain([setup.batch]).collect();
+    let least = match options.devices.replicas.unwrap_or(1) {
+        1 => 1,
+        devices => devices * setup.trainer.block(),
+    };
+    let sizes = (0..24).map(|i| 1 << i).filter(|&n| least <= n && n <= most);
+    let mut sizes: Vec<usize> = sizes.chain([setup.batch]).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let mut rows = Vec::new();

@@ -454,13 +454,13 @@ pub struct PlanOptions {
     #[arg(long, conflicts_with = "replicas")]
     pub layout: bool,
     /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
-    #[arg(long, conflicts_with = "replicas")]
+    #[arg(long)]
     pub curve: bool,
     /// Print the largest batch that trains under the line, whole and in micro-batches
-    #[arg(long, conflicts_with_all = ["batch", "micro_batches", "accumulate", "replicas"])]
+    #[arg(long, conflicts_with_all = ["batch", "micro_batches", "accumulate"])]
     pub max_batch: bool,
     /// Print batch against planned peak and predicted samples per second under the line, with the best marked
-    #[arg(long, conflicts_with_all = ["micro_batches", "accumulate", "replicas"])]
+    #[arg(long, conflicts_with_all = ["micro_batches", "accumulate"])]
     pub batches: bool,
     /// Tell of a layer or a tensor why it is kept, rematerialized or offloaded, and what it would cost otherwise
     #[arg(long, value_name = "NAME", conflicts_with = "replicas")]

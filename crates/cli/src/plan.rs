@@ -87,10 +87,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     let start = Instant::now();
     let shown = progress::activity("planning");
-    let found = match run.devices.are_logical() {
-        true => setup.trainer.plan(&setup.data),
-        false => forecast.plan(setup.line_bytes),
-    };
+    let found = forecast.plan(setup.line_bytes);
     drop(shown);
     answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
     answers.insert("cached".into(), json!(setup.trainer.searches() == 0));

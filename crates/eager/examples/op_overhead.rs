@@ -2,11 +2,16 @@
 //!
 //!     cargo run --release -p plimsoll-eager --example op_overhead
 //!
-//! `benches/eager_ops.py` prints the same for PyTorch.
+//! `benches/eager_ops.py` prints the same for PyTorch, `benches/candle_ops` for candle. Products in a row are also run as a compiled
+//! function: that is the graph executor.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
-use plimsoll_eager::{Eager, Result, Tensor};
+use plimsoll_eager::{Eager, Result, Tensor, compile};
+use plimsoll_plan::MiB;
 use std::time::Instant;
+
+/// Products in a row.
+const PRODUCTS: usize = 16;
 
 /// The least time of an op over several rounds, in nanoseconds.
 fn time(mut op: impl FnMut() -> Result<Tensor>) -> Result<f64> {
@@ -38,6 +43,13 @@ fn main() -> Result<()> {
     for n in [8, 64, 512] {
         let a = eager.tensor(vec![1.0f32; n * n])?.reshape([n, n]).get()?;
         println!("matmul {n}: {:.0} ns", time(|| a.matmul(&a).get())?);
+    }
+    for n in [64, 512] {
+        let a = eager.tensor(vec![1.0f32 / n as f32; n * n])?.reshape([n, n]).get()?;
+        let row = |a: &Tensor| (0..PRODUCTS).try_fold(a.clone(), |x, _| x.matmul(a).get());
+        let mut compiled = compile(move |inputs| Ok(vec![row(&inputs[0])?]), &[&a], MiB(64))?;
+        let (each, all) = (time(|| row(&a))?, time(|| Ok(compiled.run(&[&a])?.remove(0)))?);
+        println!("{PRODUCTS} products of {n} in a row: {each:.0} ns eager, {all:.0} ns compiled");
     }
     let (mut x, step) = (eager.tensor(vec![0.0f32; 64])?, eager.tensor(vec![1.0f32; 64])?);
     for _ in 0..1000 {

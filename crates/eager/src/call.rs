@@ -4,6 +4,7 @@ use crate::compile::Trace;
 use crate::context::{Context, State};
 use crate::error::{Error, Result};
 use crate::memory::Site;
+use crate::placement;
 use crate::program::{Batch, Program};
 use crate::tape;
 use crate::tensor::{Handle, Tensor};
@@ -144,7 +145,7 @@ fn common(name: &'static str, operands: &[Operand]) -> Result<Common> {
     for tensor in tensors {
         batch(tensor)?;
         if !Arc::ptr_eq(&common.context, tensor.context()) {
-            return Err(Error::Contexts { op: name });
+            return Err(tensor.elsewhere(name, &common.context));
         }
         if common.trace.is_none() {
             common.trace = tensor.trace().cloned();
@@ -273,6 +274,7 @@ fn run(
         memory.release(number);
     }
     ran?;
+    placement::log_op(program, &common.context);
     let mut made: Vec<(u32, Arc<Handle>)> = Vec::new();
     let mut handle = |slot: usize| {
         let slot = frame.slots[slot]?;

@@ -97,7 +97,7 @@ thread_local! {
     static LAYER: RefCell<Arc<str>> = RefCell::new(Arc::from(""));
 }
 
-fn current_layer() -> Arc<str> {
+pub(crate) fn current_layer() -> Arc<str> {
     LAYER.with_borrow(Clone::clone)
 }
 
@@ -280,7 +280,7 @@ impl Compiled {
         let mut buffers = Vec::new();
         for tensor in inputs.iter().copied().chain(captured) {
             if !Arc::ptr_eq(tensor.context(), &self.context) {
-                return Err(Error::Contexts { op: "compiled function" });
+                return Err(tensor.elsewhere("compiled function", &self.context));
             }
             let traced = || Error::Tracing { what: "running a compiled function", ty: (*tensor.ty).clone() };
             buffers.push(tensor.handle().ok_or_else(traced)?.buffer);

@@ -15,6 +15,7 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Programs that a context keeps.
@@ -36,6 +37,8 @@ pub struct Eager(pub(crate) Arc<Context>);
 
 pub(crate) struct Context {
     pub executor: Box<dyn KernelExecutor>,
+    /// The name of its device.
+    pub device: Arc<str>,
     state: Mutex<State>,
 }
 
@@ -53,17 +56,52 @@ pub(crate) struct State {
 /// How a context is made; see [`Eager::builder`].
 pub struct EagerBuilder {
     executor: Option<Box<dyn KernelExecutor>>,
+    device: Option<String>,
     threads: Option<usize>,
     line: usize,
     spill: Option<(PathBuf, u64)>,
 }
 
+/// Contexts made so far: devices without a name have a number.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 static DEFAULT: OnceLock<Eager> = OnceLock::new();
 
 impl Eager {
     /// A context of the CPU with all of its cores and without a line, unless told otherwise.
     pub fn builder() -> EagerBuilder {
-        EagerBuilder { executor: None, threads: None, line: usize::MAX, spill: None }
+        EagerBuilder { executor: None, device: None, threads: None, line: usize::MAX, spill: None }
+    }
+
+    /// Logical devices of the CPU, `cpu:0`, `cpu:1` and so on: each has its line, and its part of the cores.
+    ///
+    /// ```
+    /// use plimsoll_eager::{Eager, Error, Tape};
+    /// use plimsoll_plan::MiB;
+    /// let devices = Eager::logical(&[MiB(8), MiB(4)])?;
+    /// let (w1, w2) = (devices[0].tensor([[1.0f32, -1.0]])?, devices[1].tensor([[2.0f32], [3.0]])?);
+    /// let x = devices[0].tensor([[0.5f32], [4.0]])?;
+    /// let tape = Tape::new();
+    /// tape.watch(&w1);
+    /// tape.watch(&w2);
+    /// let hidden = x.matmul(&w1).relu().to(&devices[1])?;
+    /// let loss = hidden.matmul(&w2).sum(&[0, 1], false).get()?;
+    /// assert_eq!((hidden.device(), loss.device()), ("cpu:1", "cpu:1"));
+    /// let gradients = tape.gradient(loss, &[&w1, &w2])?;
+    /// assert_eq!((gradients[0].device(), gradients[1].device()), ("cpu:0", "cpu:1"));
+    /// assert!(x.matmul(&w2).get().is_err_and(|error| error.to_string().contains("cpu:0 and cpu:1")));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn logical<S: Into<Size> + Copy>(lines: &[S]) -> Result<Vec<Self>> {
+        let threads = (cores() / lines.len().max(1)).max(1);
+        let made = |(number, line): (usize, &S)| {
+            Self::builder().device(format!("cpu:{number}")).threads(threads).line(*line).build()
+        };
+        lines.iter().enumerate().map(made).collect()
+    }
+
+    /// The name of its device.
+    pub fn device(&self) -> &str {
+        &self.0.device
     }
 
     /// The context of tensors that are made without one. It is made on first use; [`EagerBuilder::make_default`] before
@@ -154,6 +192,11 @@ impl EagerBuilder {
         Self { executor: Some(executor), ..self }
     }
 
+    /// Names the device, for messages and the placement log. Without a name it is the executor's kind with a number.
+    pub fn device(self, name: impl Into<String>) -> Self {
+        Self { device: Some(name.into()), ..self }
+    }
+
     /// Computes on so many threads of the CPU.
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: Some(threads), ..self }
@@ -174,11 +217,13 @@ impl EagerBuilder {
     pub fn build(self) -> Result<Eager> {
         let executor = match self.executor {
             Some(executor) => executor,
-            None => {
-                let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-                Box::new(Cpu::new(self.threads.unwrap_or_else(cores))?)
-            }
+            None => Box::new(Cpu::new(self.threads.unwrap_or_else(cores))?),
         };
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let device = self.device.unwrap_or_else(|| {
+            let target = executor.target().name();
+            format!("{}:{number}", target.split([' ', ',', ':']).next().unwrap_or_default())
+        });
         if executor.target().alignment() > ALIGNMENT {
             let (name, alignment) = (executor.target().name(), executor.target().alignment());
             return Err(Error::Argument(format!(
@@ -194,7 +239,7 @@ impl EagerBuilder {
             key: Vec::new(),
             scalars: DType::ALL.map(|dtype| Arc::new(TensorType::scalar(dtype))),
         };
-        Ok(Eager(Arc::new(Context { executor, state: Mutex::new(state) })))
+        Ok(Eager(Arc::new(Context { executor, device: device.into(), state: Mutex::new(state) })))
     }
 
     /// Makes the context the default one; an error if that is in use.
@@ -203,6 +248,10 @@ impl EagerBuilder {
         DEFAULT.set(made.clone()).map_err(|_| Error::Late)?;
         Ok(made)
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Context {

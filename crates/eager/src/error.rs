@@ -45,11 +45,17 @@ pub enum Error {
     /// One number was asked of a tensor that has another count.
     #[error("{0} is not one number: reduce it first, or read all of it with `to_vec`")]
     NotOneNumber(TensorType),
-    /// Operands of one op belong to different contexts.
-    #[error("{op}: operands belong to two contexts: copy one with `context.tensor(other.to_host()?)`")]
-    Contexts {
+    /// Operands of one op are on different devices.
+    #[error(
+        "{op}: operands are on two devices, {first} and {second}: copy one to the other with `tensor.to(&device)`"
+    )]
+    Devices {
         /// The op.
         op: &'static str,
+        /// The device of one.
+        first: String,
+        /// The device of another.
+        second: String,
     },
     /// Operands of one op are marked as batches of different sizes or blocks.
     #[error("{op}: operands are marked as batches of {0} and {1} examples (in blocks of {2} and {3}): mark them alike", first.0, second.0, first.1, second.1)]

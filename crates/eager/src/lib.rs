@@ -10,6 +10,7 @@
 //! | how a method is prepared, and what runs in place | `program.rs`; how it is looked up: `call.rs` |
 //! | memory under a line, fragmentation | `pool.rs`; who holds it, and what is offloaded: `memory.rs` |
 //! | gradients | [`Tape`], [`checkpoint`] |
+//! | several devices | [`Eager::logical`], [`Tensor::to`], [`log_placement`] |
 //! | a function as a planned step | [`compile`], [`Compiled`] |
 //! | training loops | [`Optimizer`] |
 //!
@@ -29,6 +30,7 @@ mod error;
 mod memory;
 mod ops;
 mod optimizer;
+mod placement;
 mod pool;
 mod program;
 mod spill;
@@ -41,6 +43,7 @@ pub use error::{Error, OutOfMemory, Result};
 pub use memory::LiveValue;
 pub use ops::{concat, op, stack};
 pub use optimizer::Optimizer;
+pub use placement::log_placement;
 pub use pool::{MOST_CACHED_BYTES, MOST_FREE_BYTES};
 pub use tape::{Tape, checkpoint};
 pub use tensor::{IntoOperand, Tensor, Value, tensor};

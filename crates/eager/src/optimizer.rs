@@ -85,8 +85,12 @@ impl Optimizer {
         }
         let context = first.context().clone();
         let all = variables.iter().map(|v| &**v).chain(gradients);
-        if all.into_iter().any(|tensor| !Arc::ptr_eq(tensor.context(), &context)) {
-            return Err(Error::Contexts { op: "optimizer" });
+        if let Some(other) = all.into_iter().find(|tensor| !Arc::ptr_eq(tensor.context(), &context)) {
+            return Err(Error::Argument(format!(
+                "an optimizer's variables and gradients are on one device, not on {} and {}: use one for each device",
+                context.device,
+                other.device()
+            )));
         }
         let types: Vec<TensorType> = variables.iter().map(|v| (*v.ty).clone()).collect();
         if self

@@ -53,6 +53,9 @@ struct Record {
     /// And of each that is not, but is an operand beside them.
     beside: HashMap<u64, ValueId>,
     watched: HashSet<u64>,
+    /// The contexts that nodes run in: the layer of a node is its context's number here, and backward's nodes have that of
+    /// the node whose gradient they compute.
+    contexts: Vec<(Arc<Context>, Arc<str>)>,
 }
 
 thread_local! {
@@ -80,6 +83,20 @@ pub(crate) fn recorders(operands: &mut [Operand]) -> Recorders {
         !record.paused && !record.used && operands.iter().any(known)
     };
     Recorders(tapes.into_iter().filter(|tape| knows(&tape.borrow())).collect())
+}
+
+/// Lets the tapes that know a tensor know its copy on another device: to them it is the same value.
+pub(crate) fn follow(tensor: &Tensor, mut copy: Tensor) -> Tensor {
+    let mut operands = [Operand::Tensor(tensor.clone())];
+    for record in recorders(&mut operands).0 {
+        let mut record = record.borrow_mut();
+        if let Some(&value) = record.known.get(&tensor.id) {
+            record.known.insert(copy.id, value);
+        }
+    }
+    let [Operand::Tensor(operand)] = operands else { return copy };
+    copy.batch = operand.batch;
+    copy
 }
 
 pub(crate) struct Recorders(Vec<Rc<RefCell<Record>>>);
@@ -138,6 +155,16 @@ impl Record {
         value
     }
 
+    /// The number of a context, as a layer's name.
+    fn number_of(&mut self, context: &Arc<Context>) -> Arc<str> {
+        if let Some((_, number)) = self.contexts.iter().find(|(other, _)| Arc::ptr_eq(other, context)) {
+            return number.clone();
+        }
+        let number: Arc<str> = self.contexts.len().to_string().into();
+        self.contexts.push((context.clone(), number.clone()));
+        number
+    }
+
     fn hold(&mut self, value: ValueId, tensor: &Tensor) {
         self.values.resize(self.builder.graph().value_count(), None);
         self.values[value.index()] = Some(tensor.clone());
@@ -153,14 +180,18 @@ impl Record {
     ) -> Result<()> {
         set_batch(&mut self.builder, program.name, batch)?;
         let graph = &program.graph;
+        let context = outputs.first().map(|output| self.number_of(output.context())).unwrap_or_default();
         let mut map = vec![None; graph.value_count()];
         for (input, operand) in graph.inputs.iter().zip(operands) {
+            let dtype = graph.ty(input.value).dtype;
             map[input.value.index()] = Some(match operand {
                 Operand::Tensor(tensor) => self.value_of(tensor),
-                Operand::Number(number) => self.builder.constant(*number, graph.ty(input.value).dtype)?,
+                Operand::Number(number) => {
+                    self.builder.within(context.clone(), |b| b.constant(*number, dtype))?
+                }
             });
         }
-        append(graph, &mut self.builder, &mut map)?;
+        self.builder.within(context, |b| append(graph, b, &mut map))?;
         self.values.resize(self.builder.graph().value_count(), None);
         for (value, tensor) in values {
             let Some(own) = map[value.index()] else { continue };
@@ -218,6 +249,7 @@ impl Tape {
             known: HashMap::new(),
             beside: HashMap::new(),
             watched: HashSet::new(),
+            contexts: Vec::new(),
         }));
         TAPES.with_borrow_mut(|tapes| tapes.push(record.clone()));
         COUNT.set(COUNT.get() + 1);
@@ -269,14 +301,21 @@ impl Tape {
         let forward = builder.graph().nodes.len();
         let numerics = context.executor.target().numerics();
         let gradients = gradient(&mut builder, &numerics, loss_value, &wanted)?;
-        let mut backward = Backward::new(&builder, context, values, &gradients, Location::caller());
+        let contexts = self.record.borrow().contexts.clone();
+        let site = Location::caller();
+        let mut backward = Backward::new(&builder, (context, contexts), values, &gradients, site);
         self.record.borrow_mut().paused = true;
         let ran = builder.graph().node_ids().skip(forward).try_for_each(|node| backward.run(node));
-        self.record.borrow_mut().paused = false;
-        ran?;
         let missing = |v: &ValueId| Error::Argument(format!("{v} of a tape has no value"));
         let values = &backward.values;
-        gradients.iter().map(|v| values[v.index()].clone().ok_or_else(|| missing(v))).collect()
+        // A gradient is where its variable is.
+        let there = |(v, variable): (&ValueId, &&Tensor)| {
+            let gradient = values[v.index()].as_ref().ok_or_else(|| missing(v))?;
+            gradient.copy_to(variable.context(), site)
+        };
+        let found = ran.and_then(|()| gradients.iter().zip(variables).map(there).collect());
+        self.record.borrow_mut().paused = false;
+        found
     }
 }
 
@@ -321,7 +360,9 @@ pub fn checkpoint(segment: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
 /// A recorded graph with backward appended, as it runs.
 struct Backward<'a> {
     builder: &'a Builder,
+    /// The loss's, and those of the record.
     context: Arc<Context>,
+    contexts: Vec<(Arc<Context>, Arc<str>)>,
     values: Vec<Option<Tensor>>,
     /// How often each value is still read.
     uses: Vec<usize>,
@@ -333,7 +374,7 @@ struct Backward<'a> {
 impl<'a> Backward<'a> {
     fn new(
         builder: &'a Builder,
-        context: Arc<Context>,
+        (context, contexts): (Arc<Context>, Vec<(Arc<Context>, Arc<str>)>),
         mut values: Vec<Option<Tensor>>,
         wanted: &[ValueId],
         site: Site,
@@ -353,7 +394,7 @@ impl<'a> Backward<'a> {
         }
         // What backward does not read is let go before it begins.
         values.iter_mut().zip(&uses).filter(|(_, uses)| **uses == 0).for_each(|(value, _)| *value = None);
-        Self { builder, context, values, uses, needed, site }
+        Self { builder, context, contexts, values, uses, needed, site }
     }
 
     /// Runs a node, after those that write its inputs if they are not there.
@@ -395,9 +436,16 @@ impl<'a> Backward<'a> {
                 self.values[value.index()] = None;
             }
         }
+        let context = self.contexts.iter().find(|(_, number)| *number == node.layer);
+        let context = context.map_or(&self.context, |(context, _)| context);
         let outputs = match inputs.is_empty() {
-            true => call_source(&self.context, &node.op, self.site)?,
-            false => call_op(&node.op, inputs, self.site)?,
+            true => call_source(context, &node.op, self.site)?,
+            false => {
+                let here = inputs.iter().map(|tensor| tensor.copy_to(context, self.site));
+                let here = here.collect::<Result<Vec<_>>>()?;
+                drop(inputs);
+                call_op(&node.op, here, self.site)?
+            }
         };
         for (value, tensor) in node.outputs.iter().zip(outputs) {
             if self.uses[value.index()] > 0 {

@@ -4,9 +4,12 @@ use crate::call::Operand;
 use crate::compile::Trace;
 use crate::context::{Context, Eager};
 use crate::error::{Error, Result};
+use crate::memory::Site;
 use crate::program::Batch;
+use crate::{placement, tape};
 use plimsoll_graph::{BatchMark, ValueId};
 use plimsoll_tensor::{DType, Element, Shape, TensorType};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -116,6 +119,54 @@ impl Tensor {
         Eager(self.context().clone())
     }
 
+    /// The name of the device that it is on.
+    pub fn device(&self) -> &str {
+        &self.context().device
+    }
+
+    /// A copy on another device; the tensor itself if it is there. Tapes follow it: gradients come back over the same way. See
+    /// [`Eager::logical`].
+    #[track_caller]
+    pub fn to(&self, device: &Eager) -> Result<Self> {
+        self.copy_to(&device.0, Location::caller())
+    }
+
+    pub(crate) fn copy_to(&self, context: &Arc<Context>, site: Site) -> Result<Self> {
+        if Arc::ptr_eq(self.context(), context) {
+            return Ok(self.clone());
+        }
+        let Some(source) = self.handle() else {
+            let reason =
+                "a compiled function is on one device: copy its inputs before it, and its results after it";
+            return Err(Error::Argument(reason.into()));
+        };
+        // Locked in one order everywhere, so that copies in opposite directions do not wait for each other.
+        let (mut from, mut into);
+        if Arc::as_ptr(&source.context) < Arc::as_ptr(context) {
+            from = source.context.lock();
+            into = context.lock();
+        } else {
+            into = context.lock();
+            from = source.context.lock();
+        }
+        into.memory.ops += 1;
+        let buffer = into.memory.allocate(&self.ty, "copy", site)?;
+        let read = from.memory.read(&[source.buffer], "copy").map(|bytes| {
+            bytes.iter().for_each(|bytes| into.memory.write(buffer).copy_from_slice(bytes));
+        });
+        drop((from, into));
+        let handle = Arc::new(Handle { context: context.clone(), buffer });
+        read?;
+        let copy = Self::of(self.ty.clone(), self.batch, handle);
+        placement::log_copy(self, &copy);
+        Ok(tape::follow(self, copy))
+    }
+
+    /// The error of an op whose other operands are in a context that this one is not in.
+    pub(crate) fn elsewhere(&self, op: &'static str, other: &Context) -> Error {
+        Error::Devices { op, first: other.device.to_string(), second: self.device().to_string() }
+    }
+
     /// The same tensor, with axis 0 marked as the batch. Marks propagate as in graphs: sums over the batch then fold in the
     /// blocks of a graph, so results have the bits of a graph over the same batch. Without a mark a sum is a sum.
     pub fn batch(&self) -> Self {
@@ -180,6 +231,12 @@ impl Value {
     /// [`Tensor::to_vec`].
     pub fn to_vec<T: Element>(self) -> Result<Vec<T>> {
         self.0?.to_vec()
+    }
+
+    /// [`Tensor::to`].
+    #[track_caller]
+    pub fn to(self, device: &Eager) -> Result<Tensor> {
+        self.0?.to(device)
     }
 
     /// [`Tensor::item`].

@@ -48,6 +48,37 @@ fn replicas_leave_the_weights_of_one_device_and_resume_on_any_number() {
 }
 
 #[test]
+fn the_planner_answers_for_replicas_as_for_one_device() {
+    let answer = |more: &[&str]| json(&run("plan", &[&["--json", "--replicas=2"], more].concat()));
+    let curve = answer(&["--curve"])["curve"].as_array().unwrap().clone();
+    let (whole, floor) = (&curve[0], curve.last().unwrap());
+    assert!(curve.len() > 2 && number(floor, "line_bytes") < number(whole, "line_bytes"));
+    assert!(curve.windows(2).all(|two| number(&two[0], "predicted_ms") <= number(&two[1], "predicted_ms")));
+    let fits = |batch: f64, line: f64, more: &[&str]| {
+        let (batch, line) = (format!("--batch={batch}"), format!("--memory={line}"));
+        let mlp = ["plan", "--model=mlp", "--width=64", "--data=synthetic", "--threads=2", "--replicas=2"];
+        plimsoll(&[&mlp[..], &[&batch, &line], more].concat()).status.success()
+    };
+    let lowest = number(floor, "line_bytes");
+    assert!(fits(192.0, lowest, &[]) && !fits(192.0, lowest * 0.95, &[]));
+
+    // Each device takes whole blocks, so the next larger batch has one more for each.
+    let line = number(whole, "planned_peak_bytes");
+    let memory = format!("--memory={line}");
+    let mlp =
+        ["plan", "--model=mlp", "--width=64", "--data=synthetic", "--threads=2", "--replicas=2", "--json"];
+    let found = json(&plimsoll(&[&mlp[..], &["--max-batch", &memory]].concat()));
+    let largest = number(&found["max_batch"]["without_micro_batches"], "batch");
+    assert!(largest >= 192.0 && largest % 64.0 == 0.0, "{largest}");
+    let whole = ["--micro-batches=1"];
+    assert!(fits(largest, line, &whole) && !fits(largest + 64.0, line, &whole), "{largest}");
+
+    let batches = answer(&["--batches"])["batches"].as_array().unwrap().clone();
+    let sizes: Vec<f64> = batches.iter().map(|row| number(row, "batch")).collect();
+    assert_eq!(sizes, [64.0, 128.0, 192.0, 256.0, 512.0]);
+}
+
+#[test]
 fn the_load_sheet_shows_every_device_and_its_line() {
     let report = json(&run("plan", &["--json", "--replicas=2", "--device-memory=cpu:1=24MiB"]));
     let devices = report["load_sheet"]["devices"].as_array().unwrap();

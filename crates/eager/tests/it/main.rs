@@ -1,6 +1,7 @@
 //! Eager tensors through the public interface.
 
 mod compiled;
+mod devices;
 mod lifetime;
 mod memory_limit;
 mod operators;

@@ -90,8 +90,8 @@ fn refusals_say_what_is_wrong() -> Result<()> {
     assert_eq!(refused(x.sum(&[2], false)), "sum(f32[2,3]): f32[2,3] has no axis 2");
     assert!(refused(x.matmul(&x)).starts_with("matmul(f32[2,3], f32[2,3]): "));
     let there = normal(&other, "x", "f32[2,3]");
-    assert!(refused(&x + &there).contains("two contexts"));
-    assert!(matches!((&x + &there).get(), Err(Error::Contexts { op: "add" })));
+    assert!(refused(&x + &there).contains("two devices"));
+    assert!(matches!((&x + &there).get(), Err(Error::Devices { op: "add", .. })));
     assert!(x.to_vec::<i32>().unwrap_err().to_string().contains("f32, not i32"));
     assert!(x.item().unwrap_err().to_string().contains("not one number"));
     let table = x.gather(&e.tensor([0, 5])?);

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// arena. Pages in use are read from the file again.
 pub fn trim_code() {
     #[cfg(target_os = "linux")]
-    for (start, bytes) in constant_mappings() {
+    for &Mapping { start, bytes, .. } in constant_mappings() {
         // SAFETY: a mapping of the program's own file that the loader does not write to (see `constant_mappings`), so no page
         // differs from the file, and a dropped page is read again when it is touched.
         let _ =
@@ -21,42 +21,76 @@ pub fn trim_code() {
     }
 }
 
-/// Start and length of the mappings that hold the program's code.
+/// A mapping of the program's file.
 #[cfg(target_os = "linux")]
-fn code_mappings() -> Vec<(usize, usize)> {
-    own_mappings(|rights, _| rights == "r-xp")
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    start: usize,
+    bytes: usize,
+    /// Its offset in the file.
+    offset: u64,
+    is_code: bool,
 }
 
-/// Start and length of the mappings that are the program's file, byte for byte: its code, which is not relocated when it is
-/// loaded, and the file's start, which has the headers, the list of relocations, and with most linkers the constants. Constants
-/// with addresses in them are relocated; they are in a later mapping, which was writable.
+/// The mappings that are the program's file, byte for byte, and so may be dropped: code, constants, and the loader's list of relocations.
+/// Constants with addresses in them are none of these: their segment is writable in the file's headers, though not when the program runs.
 #[cfg(target_os = "linux")]
-fn constant_mappings() -> Vec<(usize, usize)> {
-    own_mappings(|rights, offset| {
-        rights == "r-xp" || rights == "r--p" && offset.bytes().all(|digit| digit == b'0')
+fn constant_mappings() -> &'static [Mapping] {
+    static FOUND: OnceLock<Vec<Mapping>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let Ok(program) = std::env::current_exe() else { return Vec::new() };
+        let (constant, written) = File::open(&program).and_then(|file| segments(&file)).unwrap_or_default();
+        let is_constant = |mapping: &Mapping| {
+            mapping.is_code || constant.contains(&mapping.offset) && !written.contains(&mapping.offset)
+        };
+        own_mappings(&program.to_string_lossy()).into_iter().filter(is_constant).collect()
     })
 }
 
-/// Start and length of the mappings of the program's file with certain rights and offsets in the file.
+/// Where the loaded segments of an ELF file begin, in whole pages: those that are never written, and the others.
 #[cfg(target_os = "linux")]
-fn own_mappings(wanted: fn(&str, &str) -> bool) -> Vec<(usize, usize)> {
-    let (Ok(program), Ok(maps)) = (std::env::current_exe(), fs::read_to_string("/proc/self/maps")) else {
-        return Vec::new();
-    };
-    let program = program.to_string_lossy().into_owned();
+fn segments(file: &File) -> std::io::Result<(Vec<u64>, Vec<u64>)> {
+    const LITTLE_64_BIT: [u8; 6] = *b"\x7fELF\x02\x01";
+    const LOADED: u32 = 1;
+    const WRITABLE: u32 = 2;
+    let mut header = [0; 64];
+    file.read_exact_at(&mut header, 0)?;
+    let (mut constant, mut written) = (Vec::new(), Vec::new());
+    if !header.starts_with(&LITTLE_64_BIT) {
+        return Ok((constant, written));
+    }
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+    let (first, size, count) = (number(&header[32..40]), number(&header[54..56]), number(&header[56..58]));
+    let page = rustix::param::page_size() as u64;
+    for segment in 0..count {
+        let mut entry = [0; 16];
+        file.read_exact_at(&mut entry, first.saturating_add(segment * size))?;
+        let (kind, flags) = (number(&entry[..4]) as u32, number(&entry[4..8]) as u32);
+        let start = number(&entry[8..]) / page * page;
+        if kind == LOADED {
+            if flags & WRITABLE == 0 { &mut constant } else { &mut written }.push(start);
+        }
+    }
+    Ok((constant, written))
+}
+
+/// The mappings of the program's file that are not writable.
+#[cfg(target_os = "linux")]
+fn own_mappings(program: &str) -> Vec<Mapping> {
     let mapping = |line: &str| {
         let mut words = line.split_whitespace();
         let (range, rights, offset) = (words.next()?, words.next()?, words.next()?);
         // The path is the sixth field, and may hold spaces.
         let path = line.splitn(6, ' ').nth(5)?.trim_start();
-        if path != program || !wanted(rights, offset) {
+        if path != program || !["r-xp", "r--p"].contains(&rights) {
             return None;
         }
         let (start, end) = range.split_once('-')?;
         let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-        Some((start, end.checked_sub(start)?))
+        let (bytes, offset) = (end.checked_sub(start)?, u64::from_str_radix(offset, 16).ok()?);
+        Some(Mapping { start, bytes, offset, is_code: rights == "r-xp" })
     };
-    maps.lines().filter_map(mapping).collect()
+    fs::read_to_string("/proc/self/maps").unwrap_or_default().lines().filter_map(mapping).collect()
 }
 
 /// Whether a touched page of the code makes more than its neighbours resident. Newer kernels map whole folios of a file, and those of a
@@ -67,10 +101,8 @@ pub fn code_is_mapped_in_large_folios() -> bool {
         static FOUND: OnceLock<bool> = OnceLock::new();
         *FOUND.get_or_init(|| {
             trim_code();
-            let pages = code_mappings()
-                .into_iter()
-                .filter_map(|mapping| pages_per_touch(mapping).ok().flatten())
-                .max();
+            let code = constant_mappings().iter().filter(|mapping| mapping.is_code);
+            let pages = code.filter_map(|mapping| pages_per_touch(mapping).ok().flatten()).max();
             trim_code();
             pages.is_some_and(|pages| pages > FAULT_AROUND_PAGES)
         })
@@ -85,7 +117,7 @@ const FAULT_AROUND_PAGES: usize = 16;
 
 /// The pages that become resident when one is touched, in the middle of the longest part of a mapping without resident ones.
 #[cfg(target_os = "linux")]
-fn pages_per_touch((start, bytes): (usize, usize)) -> std::io::Result<Option<usize>> {
+fn pages_per_touch(&Mapping { start, bytes, .. }: &Mapping) -> std::io::Result<Option<usize>> {
     let page = rustix::param::page_size();
     let resident = resident_pages(start / page, bytes / page)?;
     let (mut longest, mut from) = (0..0, 0);
@@ -116,4 +148,33 @@ fn resident_pages(first: usize, count: usize) -> std::io::Result<Vec<bool>> {
     File::open("/proc/self/pagemap")?.read_exact_at(&mut entries, 8 * first as u64)?;
     let entry = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     Ok(entries.chunks_exact(8).map(|bytes| entry(bytes) & PRESENT != 0).collect())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{constant_mappings, trim_code};
+
+    /// A constant that the loader fills in, one that it does not, and a variable.
+    static NAMES: [&str; 3] = ["one", "two", "three"];
+    static NUMBERS: [u64; 512] = [7; 512];
+    static VARIABLE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(3);
+
+    #[test]
+    fn what_is_dropped_is_read_again_and_relocated_constants_stay() {
+        use std::sync::atomic::Ordering::Relaxed;
+        VARIABLE.store(5, Relaxed);
+        let within = |address: usize| {
+            constant_mappings()
+                .iter()
+                .any(|mapping| (mapping.start..mapping.start + mapping.bytes).contains(&address))
+        };
+        assert!(within(trim_code as fn() as usize), "code");
+        assert!(within(std::hint::black_box(&NUMBERS).as_ptr().addr()), "constants");
+        assert!(!within(std::hint::black_box(&NAMES).as_ptr().addr()), "relocated constants");
+        assert!(!within(std::ptr::from_ref(&VARIABLE).addr()), "variables");
+        trim_code();
+        assert_eq!(std::hint::black_box(&NAMES).concat(), "onetwothree");
+        assert_eq!(std::hint::black_box(&NUMBERS).iter().sum::<u64>(), 7 * 512);
+        assert_eq!(VARIABLE.load(Relaxed), 5);
+    }
 }

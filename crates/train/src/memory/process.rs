@@ -1,10 +1,10 @@
 //! What a process needs besides its arena: entries of the load sheet.
 
 use super::watchdog::page_bytes;
-use super::{Watchdog, heap_parts, status, status_count, trim_heap};
+use super::{Watchdog, heap_parts, status, status_count, trim_code, trim_heap};
 use crate::files::STATE_BUFFER_BYTES;
 use crate::trainer::Trainer;
-use plimsoll_data::{DATA_SET, Dataset, catalogue};
+use plimsoll_data::{DATA_SET, Dataset};
 use plimsoll_plan::Entry;
 use plimsoll_plan::sheet::{HEAP_CAP, STATE_BUFFER};
 
@@ -14,8 +14,8 @@ const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
 const THREAD_BYTES: usize = 12 << 10;
 /// Pages of a thread, of whatever size: of its stack, and of its own variables at the stack's other end.
 const THREAD_PAGES: usize = 2;
-/// Code of planner, kernels and training loop that may become resident after a measurement of the program.
-const CODE_BYTES: usize = 4 << 20;
+/// Code and constants of planner, kernels and training loop that become resident after a measurement of the program.
+const CODE_BYTES: usize = 7 << 20;
 /// Measured figures are rounded up to this, so that two runs of a program get the same plan.
 const ROUNDING: usize = 1 << 20;
 
@@ -86,16 +86,10 @@ impl Process {
 
     /// The trainer with this process's entries, heap and watchdog.
     pub(crate) fn account(&self, trainer: Trainer, data: &Dataset) -> Trainer {
-        let embedded = embedded_bytes(data);
         let (program_bytes, threads) = self.program_and_threads();
-        let program_bytes = match self.known {
-            Some(_) => program_bytes,
-            None => program_bytes.saturating_sub(embedded),
-        };
         let held = if self.known.is_some() { 0 } else { held_already(&trainer, data) };
         let entries = [
             program_entry(program_bytes),
-            Entry::new("embedded data", embedded, "compressed, inside the program"),
             threads_entry(threads),
             Entry::new(DATA_SET, data.resident_bytes(), "examples, or the list of files"),
             Entry::new(STATE_BUFFER, STATE_BUFFER_BYTES, "states on their way to and from files"),
@@ -110,7 +104,7 @@ impl Process {
         if !self.watches || trainer.watch.is_some() {
             return trainer;
         }
-        trainer.watch(Watchdog::new().files(program_bytes + embedded).heap(heap_parts))
+        trainer.watch(Watchdog::new().files(program_bytes).heap(heap_parts))
     }
 }
 
@@ -130,6 +124,8 @@ pub(crate) fn thread_bytes() -> usize {
 
 /// Resident code and constants, and those of the run to come.
 fn measured_program() -> usize {
+    // What was needed up to now is dropped before a run starts.
+    trim_code();
     (status("RssFile").unwrap_or(0) + CODE_BYTES).next_multiple_of(ROUNDING)
 }
 
@@ -140,8 +136,4 @@ fn held_already(trainer: &Trainer, data: &Dataset) -> usize {
     let own = status("RssAnon").unwrap_or(0) + status("VmSwap").unwrap_or(0);
     let covered = data.resident_bytes() + HEAP_BYTES + trainer.declared_bytes();
     own.saturating_sub(covered).next_multiple_of(ROUNDING)
-}
-
-fn embedded_bytes(data: &Dataset) -> usize {
-    catalogue().iter().find(|d| d.name == data.name).map_or(0, |d| d.embedded_bytes)
 }

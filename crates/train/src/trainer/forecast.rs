@@ -1,5 +1,6 @@
 //! Plans of one run under many lines: the floor, the curve of time over memory, and summaries of plans.
 
+use super::Replication;
 use crate::{TrainError, Trainer, TrainingPlan};
 use plimsoll_data::Dataset;
 use plimsoll_graph::op::Elementwise;
@@ -68,16 +69,23 @@ impl Trainer {
 impl Forecast {
     /// The plan under a line.
     pub fn plan(&mut self, line_bytes: usize) -> Result<TrainingPlan, TrainError> {
-        if self.trainer.replication.is_some() {
-            let reason = "a forecast is not for several devices: plan them with `Trainer::plan`";
-            return Err(TrainError::Setting(reason.into()));
-        }
         if let Some(known) = self.known.get(&line_bytes) {
             return Ok(known.clone());
         }
-        self.chooser.line_bytes = line_bytes;
-        let plans = self.trainer.plan_under(&self.data, &mut self.chooser)?;
-        let plan = TrainingPlan::new(self.trainer.clone(), self.data.clone(), plans);
+        let plan = match &self.trainer.replication {
+            None => {
+                self.chooser.line_bytes = line_bytes;
+                let plans = self.trainer.plan_under(&self.data, &mut self.chooser)?;
+                TrainingPlan::new(self.trainer.clone(), self.data.clone(), plans)
+            }
+            Some(Replication::Logical { .. }) => {
+                self.trainer.clone().line(line_bytes).plan_replicas(&self.data)?
+            }
+            Some(Replication::Rank { .. }) => {
+                let reason = "a forecast is for one process: plan ranks with `Trainer::plan`";
+                return Err(TrainError::Setting(reason.into()));
+            }
+        };
         self.known.insert(line_bytes, plan.clone());
         Ok(plan)
     }

@@ -9,7 +9,8 @@ const LARGEST: usize = 1 << 24;
 
 impl Trainer {
     /// The largest batch that trains under the line, of the examples that the data has; 0 if not one fits. It is planned whole
-    /// and, where the model allows, in micro-batches; with [`Trainer::micro_batches`], in so many. Nothing is run.
+    /// and, where the model allows, in micro-batches; with [`Trainer::micro_batches`], in so many. On several devices it is one of which
+    /// each takes the same number of blocks. Nothing is run.
     ///
     /// ```
     /// # use plimsoll_data::datasets;
@@ -34,12 +35,15 @@ impl Trainer {
                 Err(other) => Err(other),
             }
         };
-        let block = self.block();
+        // Every device takes whole blocks.
+        let devices = self.device_count();
+        let block = devices * self.block();
         if let Some(parts) = self.micro_batches.filter(|parts| *parts > batches) {
             let unit = parts * block;
             return Ok(unit * largest_that(most / unit, |units| fits(units * unit, parts))?);
         }
-        let whole = largest_that(most, |batch| fits(batch, batches))?;
+        let unit = if devices == 1 { 1 } else { block };
+        let whole = unit * largest_that(most / unit, |units| fits(units * unit, batches))?;
         let splits =
             self.micro_batches.is_none() && 2 * block <= most && self.clone().batch(2 * block).can_split()?;
         if !splits {

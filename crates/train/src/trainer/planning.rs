@@ -97,7 +97,7 @@ impl Trainer {
     /// ```
     pub fn plan(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
         match &self.replication {
-            Some(Replication::Logical { .. }) => return self.plan_replicas(data),
+            Some(Replication::Logical { .. }) => return self.accounted(data).plan_replicas(data),
             Some(Replication::Rank { connection: Some(ranks), .. }) => {
                 return self.plan_rank(data, ranks.as_ref());
             }

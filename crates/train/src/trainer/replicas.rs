@@ -97,19 +97,18 @@ impl Trainer {
         Ok(of(&optimize(part, numerics, &self.without)?, &replica)?)
     }
 
-    /// As [`Trainer::plan`], on several devices.
+    /// As [`Trainer::plan`], on several devices, of a trainer that accounts for its process already.
     pub(super) fn plan_replicas(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
         let devices = self.logical_devices()?;
         self.check_replicas()?;
         devices.begin_use();
-        let trainer = self.accounted(data);
         let shared = (0..devices.len()).filter(|&device| devices.line(device).is_none());
         let shared: Vec<usize> = shared.collect();
         // None has a line at first; then equal ones, and less where the rest of the process takes more.
         let (mut share, mut outside) = (usize::MAX, None);
         let mut trials = 0..TRIALS;
         loop {
-            let plans = match tagged(Tag::Planning, || trainer.plan_devices(data, share)) {
+            let plans = match tagged(Tag::Planning, || self.plan_devices(data, share)) {
                 Err(TrainError::Plan(PlanError::Infeasible(short))) if short.sheet.device.is_none() => {
                     return Err(self.short_of_shares(*short, shared.len(), outside.unwrap_or(0)));
                 }
@@ -117,7 +116,7 @@ impl Trainer {
             };
             let heap: usize =
                 plans.iter().map(|plans| sheet::process_heap(0, std::slice::from_ref(plans)).bytes).sum();
-            let short = match trainer.process_plan(data, plans) {
+            let short = match self.process_plan(data, plans) {
                 Err(TrainError::Plan(PlanError::Infeasible(short))) if !shared.is_empty() => short,
                 found => return found,
             };
