@@ -61,16 +61,17 @@ pub fn max_batch(options: &RunOptions, setup: &Setup, say: Say) -> Result<Value,
     let with = |batch: usize, micro_batches: Option<usize>| {
         sheet_of(&RunOptions { batch: Some(batch), micro_batches, ..options.clone() })
     };
-    let fits = |batch: usize, parts: usize| with(batch, Some(parts)).map(|(fits, _)| fits);
+    let fits = |batch: usize, parts: Option<usize>| with(batch, parts).map(|(fits, _)| fits);
     let unit = if devices == 1 { 1 } else { block };
-    let whole = unit * largest_that(most / unit, |units| fits(units * unit, 1))?;
+    let whole = unit * largest_that(most / unit, |units| fits(units * unit, Some(1)))?;
     let splits = {
         let two_blocks = RunOptions { batch: Some(2 * block), ..options.clone() };
         2 * block <= most && super::setup::setup(&two_blocks)?.trainer.can_split()?
     };
-    // The most micro-batches need the least memory: one block of examples each.
+    // The most micro-batches need the least memory: one block of examples each. Several devices have to agree on them.
+    let parts = |blocks: usize| (devices == 1).then_some(blocks);
     let blocks = match splits {
-        true => largest_that(most / block, |blocks| fits(blocks * block, blocks))?,
+        true => largest_that(most / block, |blocks| fits(blocks * block, parts(blocks)))?,
         false => 0,
     };
     let rows = [("whole", whole, Some(1)), ("in micro-batches", whole.max(blocks * block), None)];

@@ -73,12 +73,12 @@ fn tapes_that_are_nested_or_checkpointed_follow_copies() -> Result<()> {
 
 #[test]
 fn each_device_keeps_its_own_line() -> Result<()> {
-    let devices = Eager::logical(&[MiB(16), MiB(4)])?;
+    let devices = Eager::logical(&[MiB(16), MiB(6)])?;
     let x = devices[0].tensor(vec![1.5f32; 1_000_000])?;
     let there = x.to(&devices[1])?;
     assert!(x.to(&devices[0])?.to_vec::<f32>()? == there.to_vec::<f32>()?);
-    let Err(Error::OutOfMemory(short)) = x.to(&devices[1]) else { panic!("two of 4 MB in 4 MiB") };
-    assert_eq!((short.op, short.asked, short.line), ("copy", 4_000_000, 4 << 20));
+    let Err(Error::OutOfMemory(short)) = x.to(&devices[1]) else { panic!("two of 4 MB in 6 MiB") };
+    assert_eq!((short.op, short.asked, short.line), ("copy", 4_000_000, 6 << 20));
     drop(there);
     assert!(devices[1].memory_report().is_empty());
     (x.to(&devices[1])? + 1.0).get()?;

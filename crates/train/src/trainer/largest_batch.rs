@@ -27,8 +27,9 @@ impl Trainer {
         // A step has at least one micro-batch for each accumulated batch.
         let batches = self.accumulate.max(1);
         let most = data.train.len().unwrap_or(LARGEST) / batches;
-        let fits = |batch: usize, parts: usize| {
-            let trainer = self.clone().batch(batch).micro_batches(parts);
+        let fits = |batch: usize, parts: Option<usize>| {
+            let trainer = self.clone().batch(batch);
+            let trainer = Self { micro_batches: parts.or(trainer.micro_batches), ..trainer };
             match trainer.plan(data) {
                 Ok(_) => Ok(true),
                 Err(TrainError::Plan(PlanError::Infeasible(_))) => Ok(false),
@@ -40,17 +41,18 @@ impl Trainer {
         let block = devices * self.block();
         if let Some(parts) = self.micro_batches.filter(|parts| *parts > batches) {
             let unit = parts * block;
-            return Ok(unit * largest_that(most / unit, |units| fits(units * unit, parts))?);
+            return Ok(unit * largest_that(most / unit, |units| fits(units * unit, Some(parts)))?);
         }
         let unit = if devices == 1 { 1 } else { block };
-        let whole = unit * largest_that(most / unit, |units| fits(units * unit, batches))?;
+        let whole = unit * largest_that(most / unit, |units| fits(units * unit, Some(batches)))?;
         let splits =
             self.micro_batches.is_none() && 2 * block <= most && self.clone().batch(2 * block).can_split()?;
         if !splits {
             return Ok(whole);
         }
-        // The most micro-batches need the least memory: one block of examples each.
-        let blocks = largest_that(most / block, |blocks| fits(blocks * block, blocks * batches))?;
+        // The most micro-batches need the least memory: one block of examples each. Several devices have to agree on them.
+        let parts = |blocks: usize| (devices == 1).then_some(blocks * batches);
+        let blocks = largest_that(most / block, |blocks| fits(blocks * block, parts(blocks)))?;
         Ok(whole.max(blocks * block))
     }
 }
