@@ -44,6 +44,15 @@ pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) 
             };
             (0..x.data.len()).map(|i| code(scale(scaled(0, i) + scaled(1, i), *factor), *to)).collect()
         }
+        Int8::Mul { zeros, factor, output: to } => {
+            let second = inputs[1].broadcast(&output.shape);
+            let product = |(&a, &b): (&f64, &f64)| difference(a, zeros[0]) * difference(b, zeros[1]);
+            x.data.iter().zip(&second).map(|pair| code(scale(product(pair), *factor), *to)).collect()
+        }
+        Int8::Sigmoid(_) | Int8::Swish { .. } => {
+            let table = op.table().expect("both have one");
+            x.data.iter().map(|&q| f64::from(table[q as usize])).collect()
+        }
         Int8::Mean { zero, factor, output: to } => {
             let [n, h, w, c] = x.extents();
             let mut sums = vec![0i32; n * c];
@@ -55,6 +64,15 @@ pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) 
         Int8::MaxPool { windows } => {
             let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
             pool::max(*windows, x, outputs).swap_remove(0)
+        }
+        Int8::AveragePool { windows } => {
+            let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
+            let (mut sums, mut counts) = (vec![0.0; output.shape.elements()], vec![0.0; output.shape.elements()]);
+            pool::shares(*windows, false, x.extents(), outputs, |i, o, count| {
+                sums[o] += x.data[i] - 128.0;
+                counts[o] = count;
+            });
+            sums.iter().zip(counts).map(|(sum, count)| (sum / count).round() + 128.0).collect()
         }
     };
     Ok(vec![values])

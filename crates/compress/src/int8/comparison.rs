@@ -54,8 +54,9 @@ impl Int8Grids {
     /// states of both.
     pub fn comparison(&self, graph: Graph) -> Result<Graph, GraphError> {
         let analysis = Analysis::of(&graph);
+        let grids = self.grids(&analysis);
         let mut emit = Emit {
-            grids: &self.0,
+            grids: &grids,
             codes: BTreeMap::new(),
             grid_of: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -76,7 +77,7 @@ impl Int8Grids {
             if let (true, Some((own, place)), Some((codes, _))) =
                 (step.layer.is_measured(), own, emit.codes.get(&value).copied())
             {
-                measured.push((emit.r.get(value), codes, own, self.0[place]));
+                measured.push((emit.r.get(value), codes, own, grids[place]));
             }
         }
         let mut b = emit.r.close();
@@ -101,8 +102,14 @@ impl Layer {
     /// Whether it computes, and does not only choose or move codes.
     fn is_measured(&self) -> bool {
         match self {
-            Self::Product { .. } | Self::Sum | Self::Mean { .. } => true,
-            Self::MaxPool(_) | Self::Reshape => false,
+            Self::Product { .. }
+            | Self::Sum
+            | Self::Mul
+            | Self::Sigmoid
+            | Self::Swish
+            | Self::Mean { .. }
+            | Self::AveragePool(_) => true,
+            Self::MaxPool(_) | Self::Reshape | Self::Concat { .. } => false,
         }
     }
 }

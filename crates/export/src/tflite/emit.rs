@@ -336,6 +336,15 @@ impl<'g> Emitter<'g> {
         output
     }
 
+    /// An op whose result is codes on a grid, of this shape.
+    pub fn codes_op(&mut self, code: Code, inputs: Vec<i32>, shape: &[usize], grid: Grid) -> i32 {
+        let name = format!("{}/{code:?}_{}", self.layer, self.tensors.len());
+        let (shape, element, scales) = (extents(shape), element::INT8, Some(Scales::of(grid)));
+        let output = self.add_tensor(TfTensor { name, shape, element, scales, data: None });
+        self.push(code, inputs, vec![output], Options::None);
+        output
+    }
+
     /// A constant code, as a scalar on the grid of another tensor.
     pub fn code(&mut self, code: u8, like: i32) -> i32 {
         let name = format!("code_{}", self.tensors.len());

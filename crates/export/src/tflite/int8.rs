@@ -7,7 +7,7 @@ use crate::ExportError;
 use crate::int8::{is_mean, joined, weight_scales};
 use plimsoll_graph::op::{Codes, Grid, Int8};
 use plimsoll_graph::{Node, ValueId};
-use plimsoll_tensor::grid_code;
+use plimsoll_tensor::{SIGMOID_SCALE, grid_code};
 
 impl Emitter<'_> {
     pub(super) fn int8(&mut self, node: &Node, op: &Int8) -> Result<(), ExportError> {
@@ -58,6 +58,22 @@ impl Emitter<'_> {
                 let inputs = vec![self.value(x)?, self.value(node.inputs[1])?];
                 self.bounded(node, Code::Add, inputs, Options::Add { activation }, most)
             }
+            Int8::Mul { output: codes, .. } => {
+                let (activation, most) = self.activation(output, *codes)?;
+                let inputs = vec![self.value(x)?, self.value(node.inputs[1])?];
+                self.bounded(node, Code::Mul, inputs, Options::Mul { activation }, most)
+            }
+            Int8::Sigmoid(_) => {
+                let inputs = vec![self.value(x)?];
+                self.finish(node, Code::Logistic, inputs, Options::None)
+            }
+            Int8::Swish { .. } => {
+                let tensor = self.value(x)?;
+                let grid = Grid { scale: SIGMOID_SCALE, zero: 0 };
+                let gate = self.codes_op(Code::Logistic, vec![tensor], self.shape(x), grid);
+                let options = Options::Mul { activation: Activation::None };
+                self.finish(node, Code::Mul, vec![tensor, gate], options)
+            }
             Int8::Mean { factor, .. } => {
                 let (from, to) = (self.grid(x)?, self.grid(output)?);
                 if !is_mean(*factor, self.shape(x)[1] * self.shape(x)[2], from, to) {
@@ -67,6 +83,9 @@ impl Emitter<'_> {
                 self.finish(node, Code::Mean, inputs, Options::Reducer)
             }
             Int8::MaxPool { windows } => self.max_pool(node, *windows, Fill::Code(0)),
+            Int8::AveragePool { windows } => {
+                self.windows(node, *windows, Code::AveragePool2d, Fill::Zero, false)
+            }
         }
     }
 

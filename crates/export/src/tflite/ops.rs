@@ -391,7 +391,7 @@ impl Emitter<'_> {
     }
 
     /// Elements of windows as one. `counts`: padding is a part of the image.
-    fn windows(
+    pub(super) fn windows(
         &mut self,
         node: &Node,
         windows: Windows,

@@ -5,9 +5,11 @@ use plimsoll_compress::{Int8Grids, calibration};
 use plimsoll_data::{Batch as Rows, Cursor, OpenOptions, Pipeline};
 use plimsoll_export::{Batch, ExportGraph, Format, TfliteWeights};
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
+use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_nn::{
-    AdamW, Conv2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool, MaxPool2d, Model, Padding, Relu,
-    Relu6, Residual, Sequential, step,
+    AdamW, AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten,
+    GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Sigmoid, Silu,
+    step,
 };
 use plimsoll_tensor::Tensor;
 use plimsoll_train::{Session, Trainer};
@@ -19,6 +21,35 @@ type Make = Box<dyn Fn() -> Box<dyn Model>>;
 
 /// A layer by which images stay what they are: its kernel is the identity.
 const SAME: &str = "same";
+
+/// How an image and a convolution of it become one.
+#[derive(Clone, Copy)]
+enum Both {
+    Concatenated,
+    Multiplied,
+    /// By a sigmoid of the convolution of their means.
+    Gated,
+}
+
+impl Layer for Both {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let [n, _, _, c] = net.image("both", x)?;
+        let mut y = x;
+        if let Self::Gated = self {
+            y = GlobalAveragePool.forward(net, x)?;
+            y = net.reshape(y, [n, 1, 1, c])?;
+        }
+        y = net.scope("conv", |net| Conv2d::new(c, 1).forward(net, y))?;
+        match self {
+            Self::Concatenated => net.concat(&[x, y], 3),
+            Self::Multiplied => net.mul(x, y),
+            Self::Gated => {
+                let gate = net.sigmoid(y)?;
+                net.mul(x, gate)
+            }
+        }
+    }
+}
 
 /// Layers one by one, then every model of the zoo at its small sizes.
 pub fn all(folder: &Path) -> Result<(), Box<dyn Error>> {
@@ -68,6 +99,30 @@ fn layers() -> Vec<(&'static str, Make)> {
         ("add", make([9, 9, 4], add)),
         ("add-relu", make([9, 9, 4], |m| add(m).layer("relu", Relu))),
         ("mean", make([4], |m| same(m).layer("mean", GlobalAveragePool))),
+        ("concat", make([9, 9, 8], |m| same(m).layer("both", Both::Concatenated))),
+        ("mul", make([9, 9, 4], |m| same(m).layer("both", Both::Multiplied))),
+        ("gate", make([9, 9, 4], |m| same(m).layer("both", Both::Gated))),
+        ("sigmoid", make([9, 9, 4], |m| same(m).layer("sigmoid", Sigmoid))),
+        ("swish", make([9, 9, 4], |m| same(m).layer("silu", Silu))),
+        (
+            "norm",
+            make([4, 4, 4], |m| {
+                same(m).layer("max", MaxPool2d::new(2)).layer("norm", BatchNorm::new()).layer("relu", Relu)
+            }),
+        ),
+        ("average", make([4, 4, 4], |m| same(m).layer("average", AveragePool2d::new(2)))),
+        (
+            "average-padded",
+            make([5, 5, 4], |m| {
+                same(m).layer("average", AveragePool2d::new(3).stride(2).padding(Padding::Same))
+            }),
+        ),
+        (
+            "grow",
+            make([18, 18, 5], |m| {
+                m.layer("grow", ConvTranspose2d::new(5, 2).stride(2).padding(Padding::Valid))
+            }),
+        ),
         ("max", make([4, 4, 4], |m| same(m).layer("max", MaxPool2d::new(2)))),
         (
             "max-padded",

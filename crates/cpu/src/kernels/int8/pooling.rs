@@ -188,6 +188,62 @@ pub unsafe fn max_pool(
     });
 }
 
+/// The mean of the codes of each window inside the image, rounded half away from 128.
+pub fn average_pool(ctx: Context<'_>, shape: &PoolShape, spans: [Spans; 2], x: &[u8], y: &mut [u8]) {
+    let PoolShape { examples, image, output, channels } = *shape;
+    if y.is_empty() {
+        return;
+    }
+    let (width, y) = (image[1] * channels, Shared::new(y));
+    ctx.pool.run(examples * output[0], &|task, _| {
+        let (example, row) = (task / output[0], task % output[0]);
+        let (top, rows, down) = spans[0].inside(row, output[0], image[0]);
+        let x = &x[(example * image[0] + top) * width..][..(image[0] - top) * width];
+        // SAFETY: the pixels of a row are one task's.
+        let y = unsafe { y.part(task * output[1] * channels, output[1] * channels) };
+        for (pixel, y) in y.chunks_exact_mut(channels).enumerate() {
+            let (left, columns, across) = spans[1].inside(pixel, output[1], image[1]);
+            let window = Window { taps: [rows, columns], steps: [down * width, across * channels] };
+            window_mean(ctx.isa, &window, &x[left * channels..], y);
+        }
+    });
+}
+
+/// Pixels of a window, and elements between rows and columns of them.
+struct Window {
+    taps: [usize; 2],
+    steps: [usize; 2],
+}
+
+simd_fn! {
+    /// The mean of each channel over a window's pixels.
+    fn window_mean(isa: Isa, window: &Window, x: &[u8], y: &mut [u8]) {
+        let [rows, columns] = window.taps;
+        let count = (rows * columns).max(1) as u32;
+        // Exact for all dividends below 2^31.
+        let shift = 31 + u32::BITS - (count - 1).leading_zeros();
+        let inverse = (1u64 << shift).div_ceil(u64::from(count));
+        let centre = 128 * count as i32;
+        for (block, y) in y.chunks_mut(BLOCK).enumerate() {
+            let mut sums = [0i32; BLOCK];
+            for row in 0..rows {
+                for column in 0..columns {
+                    let pixel = &x[row * window.steps[0] + column * window.steps[1] + block * BLOCK..];
+                    for (sum, code) in sums[..y.len()].iter_mut().zip(pixel) {
+                        *sum += i32::from(*code);
+                    }
+                }
+            }
+            for (y, sum) in y.iter_mut().zip(sums) {
+                let off = sum - centre;
+                let dividend = u64::from(off.unsigned_abs() + count / 2);
+                let mean = ((dividend * inverse) >> shift) as i32;
+                *y = (128 + if off < 0 { -mean } else { mean }) as u8;
+            }
+        }
+    }
+}
+
 /// The larger of each element of so many rows; zeros if there are none.
 fn largest_of_rows<'x>(line: &mut [u8], rows: usize, row: impl Fn(usize) -> &'x [u8], isa: Isa) {
     match rows {

@@ -78,7 +78,10 @@ impl Emitter<'_> {
         let geometry = match (sliding(*windows, [h, w]), *windows) {
             (Some(geometry), _) => geometry,
             (_, Windows::Adaptive { output: to }) if name == "AveragePool" => {
-                return self.adaptive_average(x, output, [h, w], to);
+                let image = self.image(x);
+                let means = self.adaptive_average(image, [h, w], to);
+                self.set(output, Order::Image, means);
+                return Ok(());
             }
             _ => return Err(self.unsupported(node, " with windows of several sizes")),
         };
@@ -93,13 +96,7 @@ impl Emitter<'_> {
     }
 
     /// Means over windows of several sizes, as products with matrices of shares.
-    fn adaptive_average(
-        &mut self,
-        x: ValueId,
-        output: ValueId,
-        from: [usize; 2],
-        to: [usize; 2],
-    ) -> Result<(), ExportError> {
+    pub(super) fn adaptive_average(&mut self, image: String, from: [usize; 2], to: [usize; 2]) -> String {
         let share = |axis: usize, window: usize, element: usize| {
             let (n, count) = (from[axis], to[axis]);
             let (start, end) = (window * n / count, ((window + 1) * n).div_ceil(count));
@@ -110,11 +107,8 @@ impl Emitter<'_> {
         let rows = self.floats(&[to[0], h], rows);
         let columns = (0..w).flat_map(|j| (0..to[1]).map(move |i| share(1, i, j)));
         let columns = self.floats(&[w, to[1]], columns);
-        let x = self.image(x);
-        let means = self.add("MatMul", vec![rows, x], vec![]);
-        let name = self.add("MatMul", vec![means, columns], vec![]);
-        self.set(output, Order::Image, name);
-        Ok(())
+        let means = self.add("MatMul", vec![rows, image], vec![]);
+        self.add("MatMul", vec![means, columns], vec![])
     }
 
     pub(super) fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
