@@ -24,6 +24,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
 use plimsoll::data::{FormatOption, Prefetch};
 use plimsoll::nn::Precision;
+use plimsoll::train::BatchKind;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
 
@@ -436,6 +437,9 @@ pub struct RunOptions {
     /// The machine of `plan --machine`.
     #[arg(skip)]
     pub elsewhere: Option<Elsewhere>,
+    /// The step of `plan --step`, where it is not that of training.
+    #[arg(skip)]
+    pub inference: Option<BatchKind>,
 }
 
 #[derive(Debug, Args)]
