@@ -281,9 +281,12 @@ pub struct QuantizeOptions {
     /// Examples of the training part on which ranges are measured
     #[arg(long, default_value_t = 512)]
     pub examples: usize,
-    /// Also tell how far every layer is from the same on floats, on these examples
+    /// Also tell how far every layer is from the same on floats, and how many answers stay the same, on these examples
     #[arg(long)]
     pub report_layers: bool,
+    /// Leave these layers in f32: a name, or a pattern like `conv*`; comma-separated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub keep: Vec<String>,
 }
 
 #[derive(Debug, Args)]

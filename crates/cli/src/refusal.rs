@@ -8,7 +8,7 @@ use super::update::{MomentsName, OptimizerName};
 use super::zoo_model::entry;
 use super::{Failure, page, progress};
 use plimsoll::Size;
-use plimsoll::compress::{Int8Grids, places};
+use plimsoll::compress::{Int8Grids, KeptLayers, places};
 use plimsoll::graph::Graph;
 use plimsoll::nn::{Policy, Precision};
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
@@ -289,7 +289,7 @@ fn on_bytes(options: &RunOptions) -> Option<Alternative> {
     let setup = setup(options).ok()?;
     let quantized = |graph: Graph| {
         // Scales change no sizes.
-        match Int8Grids::new(vec![(1.0, 0); places(&graph).len()]) {
+        match Int8Grids::new(vec![(1.0, 0); places(&graph, &KeptLayers::default()).len()]) {
             Some(grids) => grids.apply(graph),
             None => Ok(graph),
         }

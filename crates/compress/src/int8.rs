@@ -11,6 +11,7 @@ pub use comparison::LayerNoise;
 use layers::{Analysis, Layer, Output, Step, Weights};
 use plimsoll_graph::op::{Binary, Codes, Factor, Geometry, Grid, Int8, Movement, Reduce};
 use plimsoll_graph::{Builder, Graph, GraphError, Init, NodeId, Op, Role, State, ValueId};
+use plimsoll_nn::Pattern;
 use plimsoll_tensor::{DType, SIGMOID_SCALE, Shape, Tensor, TensorType, fixed_point_of, grid_code};
 use plimsoll_transform::Rewriter;
 use std::collections::BTreeMap;
@@ -28,7 +29,48 @@ const RANGE: &str = "output/range";
 /// f32. The scheme is TFLite's: weights symmetric, with a scale for each output channel of a convolution and one for a dense layer;
 /// activations with a scale and a zero point; biases in 32 bits at the scale of input times weights. What is concatenated shares a grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Int8Grids(Vec<Grid>);
+pub struct Int8Grids {
+    grids: Vec<Grid>,
+    kept: KeptLayers,
+}
+
+/// Layers that stay in f32 though they could run on bytes, by the [`Pattern`]s of their names.
+///
+/// ```
+/// use plimsoll_compress::KeptLayers;
+/// let kept = KeptLayers::new(["conv1", "block*/gate"]);
+/// assert!(kept.matches("conv1") && kept.matches("block2/gate/fc1") && !kept.matches("conv10"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptLayers(Vec<Pattern>);
+
+impl KeptLayers {
+    /// Those that these patterns match.
+    pub fn new<S: Into<String>>(patterns: impl IntoIterator<Item = S>) -> Self {
+        Self(patterns.into_iter().map(Pattern::new).collect())
+    }
+
+    /// Whether a layer is kept.
+    pub fn matches(&self, layer: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(layer))
+    }
+
+    /// The first pattern that matches no layer of a graph.
+    pub fn unknown(&self, graph: &Graph) -> Option<&Pattern> {
+        self.0.iter().find(|pattern| !graph.nodes.iter().any(|node| pattern.matches(&node.layer)))
+    }
+
+    /// The layers that could run on bytes and are kept, in order.
+    pub fn layers(&self, graph: &Graph) -> Vec<String> {
+        let all = Analysis::of(graph, &Self::default());
+        let measured = all.steps.iter().filter(|step| step.layer.is_measured());
+        let mut layers: Vec<String> =
+            measured.map(|step| graph.node(step.nodes[0]).layer.to_string()).collect();
+        layers.retain(|layer| self.matches(layer));
+        layers.dedup();
+        layers
+    }
+}
 
 impl Int8Grids {
     /// The grids of measured ranges: zero is on each.
@@ -39,19 +81,25 @@ impl Int8Grids {
             let scale = if scale > 0.0 { scale } else { 1.0 };
             Grid { scale, zero: grid_code(-low, scale, 0) }
         };
-        Self(ranges.iter().map(grid).collect())
+        Self { grids: ranges.iter().map(grid).collect(), kept: KeptLayers::default() }
     }
 
     /// Grids that were kept, as scales and zero points. `None` if a scale is not above zero.
     pub fn new(grids: impl IntoIterator<Item = (f32, u8)>) -> Option<Self> {
         let grid =
             |(scale, zero): (f32, u8)| (scale > 0.0 && scale.is_finite()).then_some(Grid { scale, zero });
-        grids.into_iter().map(grid).collect::<Option<Vec<Grid>>>().map(Self)
+        let grids = grids.into_iter().map(grid).collect::<Option<Vec<Grid>>>()?;
+        Some(Self { grids, kept: KeptLayers::default() })
+    }
+
+    /// The same for a model some of whose layers stay in f32: the places are [those without](places) them.
+    pub fn keeping(self, kept: KeptLayers) -> Self {
+        Self { kept, ..self }
     }
 
     /// Scale and zero point of each.
     pub fn iter(&self) -> impl Iterator<Item = (f32, u8)> + '_ {
-        self.0.iter().map(|grid| (grid.scale, grid.zero))
+        self.grids.iter().map(|grid| (grid.scale, grid.zero))
     }
 
     /// A graph with its layers on bytes. The weights become other states: see [`Int8Grids::states`].
@@ -61,9 +109,8 @@ impl Int8Grids {
 
     /// As [`Int8Grids::apply`], with the grid of each value that is codes.
     pub fn apply_with_grids(&self, graph: Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError> {
-        let analysis = Analysis::of(&graph);
-        let steps: Vec<&Step> =
-            analysis.steps.iter().filter(|step| step.last_place() < self.0.len()).collect();
+        let analysis = Analysis::of(&graph, &self.kept);
+        let steps: Vec<&Step> = self.steps(&analysis).collect();
         let skipped = |id: NodeId| steps.iter().any(|step| step.nodes.contains(&id));
         let needed = needed(&graph, &steps, &skipped);
         let read = |state: &State| needed[state.input.index()];
@@ -102,9 +149,9 @@ impl Int8Grids {
         mut read: impl FnMut(&str) -> Result<Tensor, E>,
     ) -> Result<Vec<(String, Tensor)>, E> {
         let mut states = Vec::new();
-        let analysis = Analysis::of(graph);
+        let analysis = Analysis::of(graph, &self.kept);
         let grids = self.grids(&analysis);
-        for step in analysis.steps.iter().filter(|step| step.last_place() < self.0.len()) {
+        for step in self.steps(&analysis) {
             let Layer::Product { weights, folds } = &step.layer else { continue };
             let (input, output) = (grids[step.places[0]], grids[step.output.place]);
             let channels = graph.ty(step.output.value).shape.last().copied().unwrap_or(1);
@@ -130,14 +177,20 @@ impl Int8Grids {
 
     /// The grid of each place: that of its range, but for ops that have no other than theirs.
     fn grids(&self, analysis: &Analysis) -> Vec<Grid> {
-        let places = self.0.iter().zip(&analysis.places);
+        let places = self.grids.iter().zip(&analysis.places);
         places.map(|(&grid, place)| place.fixed.unwrap_or(grid)).collect()
+    }
+
+    /// The layers whose places all have a grid.
+    fn steps<'a>(&self, analysis: &'a Analysis) -> impl Iterator<Item = &'a Step> + use<'a> {
+        let count = self.grids.len();
+        analysis.steps.iter().filter(move |step| step.last_place() < count)
     }
 }
 
 /// A graph whose outputs are the ranges of every place that needs a grid: of each example the largest and the smallest element.
-pub fn calibration(graph: Graph) -> Result<Graph, GraphError> {
-    let analysis = Analysis::of(&graph);
+pub fn calibration(graph: Graph, kept: &KeptLayers) -> Result<Graph, GraphError> {
+    let analysis = Analysis::of(&graph, kept);
     let mut r = Rewriter::new(&graph);
     for node in &graph.nodes {
         r.copy(node)?;
@@ -191,9 +244,9 @@ impl Most {
 }
 
 /// The places that need grids, in order: the layer that computes each, or an empty name for an input.
-pub fn places(graph: &Graph) -> Vec<String> {
+pub fn places(graph: &Graph, kept: &KeptLayers) -> Vec<String> {
     let layer = |value: ValueId| graph.producer(value).map_or("", |id| &*graph.node(id).layer).to_string();
-    Analysis::of(graph).places.iter().map(|place| layer(place.values[0])).collect()
+    Analysis::of(graph, kept).places.iter().map(|place| layer(place.values[0])).collect()
 }
 
 /// Which values are needed besides those inside layers on bytes.
@@ -521,7 +574,7 @@ mod tests {
         let graph = step::prediction(model, 6).unwrap();
         let read = |name: &str| state(&graph, name);
         let shape = [&[6], &image[..]].concat();
-        let calibrated = run(&calibration(graph.clone()).unwrap(), &read, &[images(&shape, 0)]);
+        let calibrated = run(&calibration(graph.clone(), &KeptLayers::default()).unwrap(), &read, &[images(&shape, 0)]);
         let ranges: Vec<(f32, f32)> = calibrated[1..]
             .chunks_exact(2)
             .map(|pair| {
@@ -684,7 +737,7 @@ mod tests {
     fn values_that_are_concatenated_share_a_place() {
         let graph = step::prediction(&branches(), 2).unwrap();
         let names = ["", "first", "beside/conv", "relu", "gated", "gated/conv", "gated", "gated", "grow", "head"];
-        assert_eq!(places(&graph), names);
+        assert_eq!(places(&graph, &KeptLayers::default()), names);
         let grids = Int8Grids::new((1..=names.len()).map(|i| (0.01 * i as f32, 3))).unwrap();
         let (bytes, found) = grids.apply_with_grids(graph).unwrap();
         let grid = |op: &str, input: Option<usize>| {
@@ -703,7 +756,7 @@ mod tests {
         let graph = step::prediction(&branches(), 6).unwrap();
         let read = |name: &str| state(&graph, name);
         let x = [images(&[6, 8, 8, 3], 0)];
-        let found = run(&calibration(graph.clone()).unwrap(), &read, &x);
+        let found = run(&calibration(graph.clone(), &KeptLayers::default()).unwrap(), &read, &x);
         let both = graph.nodes.iter().find(|node| node.op.name() == "concat").unwrap();
         let mut watched = graph.clone();
         watched.outputs[0].value = both.outputs[0];
@@ -712,6 +765,27 @@ mod tests {
         let range = |values: &[f64], f: fn(f64, f64) -> f64| values.iter().copied().reduce(f).unwrap();
         assert_eq!(most(&found[1 + 2], f64::max), range(&values, f64::max));
         assert_eq!(most(&found[1 + 3], f64::min), range(&values, f64::min));
+    }
+
+    #[test]
+    fn layers_that_are_kept_stay_in_floats() {
+        let kept = KeptLayers::new(["beside/conv", "relu"]);
+        let graph = step::prediction(&branches(), 2).unwrap();
+        // What cannot be folded any more, and what has no codes before it, is in floats, too.
+        assert_eq!(kept.layers(&graph), ["beside/conv"]);
+        let names = places(&graph, &kept);
+        let grids = Int8Grids::new(vec![(0.05, 3); names.len()]).unwrap().keeping(kept.clone());
+        let bytes = grids.apply(graph.clone()).unwrap();
+        let of = |layer: &str| -> Vec<&str> {
+            bytes.nodes.iter().filter(|node| &*node.layer == layer).map(|node| node.op.name()).collect()
+        };
+        assert_eq!(of("beside/conv"), ["conv2d", "add"]);
+        assert_eq!(of("relu"), ["relu"]);
+        assert!(of("head").contains(&"int8_dense"));
+        assert!(bytes.states.iter().any(|state| state.name == "beside/conv/kernel"));
+        assert_eq!(kept.unknown(&graph), None);
+        let unknown = KeptLayers::new(["head", "tail*"]);
+        assert_eq!(unknown.unknown(&graph).unwrap().to_string(), "tail*");
     }
 
     #[test]
@@ -755,7 +829,7 @@ mod tests {
         let entry = zoo::ZOO.iter().find(|entry| entry.name == "seq2seq").unwrap();
         let model = (entry.make)(&entry.small);
         let prediction = step::prediction(&model, 2).unwrap();
-        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction).len()]).unwrap();
+        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
         grids.apply(prediction).unwrap();
     }
 
@@ -764,7 +838,7 @@ mod tests {
     fn evaluations_have_the_same_layers() {
         let model = zoo::lenet();
         let prediction = step::prediction(&model, 2).unwrap();
-        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction).len()]).unwrap();
+        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
         let layers = |graph: Graph| {
             let graph = grids.apply(graph).unwrap();
             let layers = graph.nodes.iter().filter(|node| matches!(node.op, Op::Int8(_)));

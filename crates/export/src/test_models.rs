@@ -1,7 +1,7 @@
 //! Models on bytes, for tests.
 
 use crate::{Batch, ExportError, ExportGraph, Weights};
-use plimsoll_compress::{Int8Grids, places};
+use plimsoll_compress::{Int8Grids, KeptLayers, places};
 use plimsoll_graph::{Graph, GraphError, ValueId};
 use plimsoll_nn::{
     AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, GlobalAveragePool, Layer, MaxPool2d, Model, Net,
@@ -27,7 +27,7 @@ impl Weights for Bytes {
 /// A model on bytes whose weights are all a half, with this grid in every place.
 pub fn on_bytes(model: &dyn Model, batch: Batch, grid: (f32, u8)) -> (ExportGraph, Bytes) {
     let floats = step::prediction(model, 1).unwrap();
-    let grids = Int8Grids::new(vec![grid; places(&floats).len()]).unwrap();
+    let grids = Int8Grids::new(vec![grid; places(&floats, &KeptLayers::default()).len()]).unwrap();
     let half = |name: &str| {
         let state = floats.states.iter().find(|state| state.name == name).unwrap();
         let ty = floats.ty(state.input).clone();

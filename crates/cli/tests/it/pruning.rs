@@ -124,6 +124,35 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
 }
 
 #[test]
+fn layers_that_are_kept_stay_in_floats_and_the_report_says_so() {
+    let scratch = Scratch::new("quantized-keep");
+    let (run, bytes) = (scratch.path("run"), scratch.path("bytes"));
+    json(&plimsoll(&["train", "--json", "--steps=60", "--out", &run]));
+    let flags = ["--examples=200", "--report-layers", "--keep=conv1,dense3"];
+    let quantized = plimsoll(&[&["quantize", &run, "--out", &bytes][..], &flags].concat());
+    assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    let said = text(&quantized.stdout);
+    for layer in ["conv1", "dense3"] {
+        assert!(said.lines().any(|line| line.split_whitespace().eq([layer, "f32", "f32"])), "{said}");
+    }
+    assert!(said.lines().any(|line| line.starts_with("conv2") && line.contains("dB")), "{said}");
+    let answers = said.lines().find(|line| line.starts_with("answers")).unwrap();
+    let same: usize = answers.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!((195..=200).contains(&same) && answers.contains(" of 200 "), "{answers}");
+    // The folder says which, and runs and leaves so.
+    let evaluated = |folder: &str| json(&plimsoll(&["evaluate", folder, "--json"]));
+    let accuracy = |folder: &str| evaluated(folder)["metrics"]["accuracy"].as_f64().unwrap();
+    assert!((accuracy(&run) - accuracy(&bytes)).abs() < 0.01);
+    let onnx = scratch.path("bytes.onnx");
+    json(&plimsoll(&["export", &bytes, "--to=onnx", "--json", "--out", &onnx]));
+    let weights = fs::read(scratch.0.join("bytes/weights.safetensors")).unwrap();
+    let named = |name: &str| weights.windows(name.len()).any(|window| window == name.as_bytes());
+    assert!(named("\"conv1/kernel\"") && named("\"conv2/kernel/codes\"") && !named("\"conv2/kernel\""));
+    let other = scratch.path("other");
+    assert!(refused(&["quantize", &run, "--out", &other, "--keep=conv9"]).contains("no layer conv9"));
+}
+
+#[test]
 fn a_run_that_trains_as_if_on_bytes_is_quantized_by_what_it_learned() {
     let scratch = Scratch::new("quantize-aware");
     let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(name));

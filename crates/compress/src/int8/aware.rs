@@ -1,7 +1,7 @@
 //! Quantization-aware training: a model that computes as if it ran on bytes, and learns to.
 
 use super::layers::{Analysis, Layer, Step};
-use super::{Int8Grids, Most, places};
+use super::{Int8Grids, KeptLayers, Most, places};
 use plimsoll_graph::op::{Binary, Grid, Movement, Reduce, Span, Unary};
 use plimsoll_graph::{Builder, Graph, GraphError, Init, NodeId, Op, Role, ValueId};
 use plimsoll_nn::step::{self, Report};
@@ -55,7 +55,7 @@ pub struct QuantizeAware<M> {
 impl<M: Model> QuantizeAware<M> {
     /// The model, trained so. An error if none of its layers can run on bytes.
     pub fn new(model: M) -> Result<Self, GraphError> {
-        let places = places(&step::evaluation(&model, 1, Report::Classes)?);
+        let places = places(&step::evaluation(&model, 1, Report::Classes)?, &KeptLayers::default());
         if places.is_empty() {
             return Err(GraphError::Choice(format!(
                 "quantization-aware training: `{}` has no layer that can run on bytes: there are convolutions and dense layers of rows",
@@ -92,9 +92,9 @@ impl<M: Model> Model for QuantizeAware<M> {
     }
 
     fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
-        let analysis = Analysis::of(graph);
+        let analysis = Analysis::of(graph, &KeptLayers::default());
         let count = self.places.len();
-        let found = places(graph);
+        let found = places(graph, &KeptLayers::default());
         if !found.starts_with(&self.places) {
             let differs = found.iter().zip(&self.places).find(|(found, own)| found != own);
             let (found, own) =
@@ -365,7 +365,7 @@ mod tests {
     fn training_rounds_what_prediction_has_on_bytes() {
         let graph = step::training(&QuantizeAware::new(model()).unwrap(), &Sgd::new(0.1), 4).unwrap();
         let ranges = graph.states.iter().find(|state| state.name == RANGES).unwrap();
-        let expected = places(&step::prediction(&model(), 1).unwrap());
+        let expected = places(&step::prediction(&model(), 1).unwrap(), &KeptLayers::default());
         assert_eq!(expected, ["", "relu", "block", "relu6", "head"]);
         assert_eq!(graph.ty(ranges.input).shape[..], [expected.len(), SUMS]);
         assert!(ranges.output.is_some());
@@ -421,7 +421,7 @@ mod tests {
         };
         let graph = step::training(&QuantizeAware::new(model()).unwrap(), &Sgd::new(0.1), 4).unwrap();
         let ranges = graph.states.iter().find(|state| state.name == RANGES).unwrap();
-        let expected = places(&step::prediction(&model(), 1).unwrap());
+        let expected = places(&step::prediction(&model(), 1).unwrap(), &KeptLayers::default());
         assert_eq!(expected, ["", "first", "beside/conv", "beside", "norm", "head"]);
         assert_eq!(graph.ty(ranges.input).shape[..], [expected.len(), SUMS]);
         // Each of the two that are concatenated, for one row of sums.

@@ -44,16 +44,15 @@ fn decibels(signal: f64, noise: f64) -> Option<f64> {
 impl Int8Grids {
     /// The layers that a [comparison](Int8Grids::comparison) measures, in order.
     pub fn compared(&self, graph: &Graph) -> Vec<String> {
-        let analysis = Analysis::of(graph);
-        let measured =
-            analysis.steps.iter().filter(|step| step.last_place() < self.0.len() && step.layer.is_measured());
+        let analysis = Analysis::of(graph, &self.kept);
+        let measured = self.steps(&analysis).filter(|step| step.layer.is_measured());
         measured.map(|step| graph.node(step.nodes[0]).layer.to_string()).collect()
     }
 
     /// A graph with its layers on floats and on bytes, whose last outputs are, for each layer, the [`LayerNoise`] of each example. It has the
     /// states of both.
     pub fn comparison(&self, graph: Graph) -> Result<Graph, GraphError> {
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::of(&graph, &self.kept);
         let grids = self.grids(&analysis);
         let mut emit = Emit {
             grids: &grids,
@@ -66,7 +65,7 @@ impl Int8Grids {
             emit.r.copy(node)?;
         }
         let mut measured = Vec::new();
-        for step in analysis.steps.iter().filter(|step| step.last_place() < self.0.len()) {
+        for step in self.steps(&analysis) {
             let value = step.output.value;
             // Without codes of what is before it, a layer has those of its inputs on floats.
             let before = std::mem::take(&mut emit.codes);
@@ -100,7 +99,7 @@ impl Int8Grids {
 
 impl Layer {
     /// Whether it computes, and does not only choose or move codes.
-    fn is_measured(&self) -> bool {
+    pub(super) fn is_measured(&self) -> bool {
         match self {
             Self::Product { .. }
             | Self::Sum

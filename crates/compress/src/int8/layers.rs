@@ -1,5 +1,6 @@
 //! Which nodes of a graph become layers of bytes.
 
+use super::KeptLayers;
 use super::fold::{Fold, is_constant, reads_state};
 use plimsoll_graph::op::{
     Binary, Conv, Elementwise, Geometry, Grid, MatMul, Movement, Norm, Pool, Reduce, Unary, Windows,
@@ -118,10 +119,12 @@ pub(super) struct Analysis {
 }
 
 impl Analysis {
-    pub fn of(graph: &Graph) -> Self {
+    /// Of a graph in which these layers stay in floats.
+    pub fn of(graph: &Graph, kept: &KeptLayers) -> Self {
         let readers = graph.readers();
         let mut search = Search {
             graph,
+            kept,
             readers,
             coded: vec![None; graph.value_count()],
             taken: vec![false; graph.nodes.len()],
@@ -129,7 +132,7 @@ impl Analysis {
             found: Self { steps: Vec::new(), places: Vec::new() },
         };
         for id in graph.node_ids() {
-            if !search.taken[id.index()] {
+            if !search.taken[id.index()] && !kept.matches(&graph.node(id).layer) {
                 search.add(id);
             }
         }
@@ -144,6 +147,7 @@ impl Analysis {
 
 struct Search<'g> {
     graph: &'g Graph,
+    kept: &'g KeptLayers,
     readers: Vec<Vec<NodeId>>,
     /// The place of values that are codes.
     coded: Vec<Option<usize>>,
@@ -154,11 +158,14 @@ struct Search<'g> {
 }
 
 impl Search<'_> {
-    /// The one node that reads a value, if it does not leave the graph.
+    /// The one node that reads a value, if it does not leave the graph and may become a layer of bytes.
     fn only_reader(&self, value: ValueId) -> Option<(NodeId, &Node)> {
         let leaves = self.graph.outputs.iter().any(|output| output.value == value);
         match (&self.readers[value.index()][..], leaves) {
-            (&[reader], false) => Some((reader, self.graph.node(reader))),
+            (&[reader], false) => {
+                let node = self.graph.node(reader);
+                (!self.kept.matches(&node.layer)).then_some((reader, node))
+            }
             _ => None,
         }
     }

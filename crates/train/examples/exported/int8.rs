@@ -1,7 +1,7 @@
 //! Models on bytes.
 
 use super::{ROWS, all_said, predicting, random_batch, randomise, said, session, write};
-use plimsoll_compress::{Int8Grids, calibration};
+use plimsoll_compress::{Int8Grids, KeptLayers, calibration};
 use plimsoll_data::{Batch as Rows, Cursor, OpenOptions, Pipeline};
 use plimsoll_export::{Batch, ExportGraph, Format, TfliteWeights};
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
@@ -189,7 +189,7 @@ fn on_bytes(
 ) -> Result<(), Box<dyn Error>> {
     let graph = step::prediction(&make(), 1)?;
     let (trainer, data) = predicting(make(), calibrated)?;
-    let mut measuring = trainer.inference_pass(calibration).plan(&data)?.start()?;
+    let mut measuring = trainer.inference_pass(|graph| calibration(graph, &KeptLayers::default())).plan(&data)?.start()?;
     copy(floats, &mut measuring)?;
     let outputs = all_said(&mut measuring)?;
     let range = |pair: &[Tensor]| {
@@ -198,7 +198,7 @@ fn on_bytes(
         };
         (of(&pair[1], f32::min), of(&pair[0], f32::max))
     };
-    let places = plimsoll_compress::places(&graph).len();
+    let places = plimsoll_compress::places(&graph, &KeptLayers::default()).len();
     let ranges: Vec<(f32, f32)> = outputs[outputs.len() - 2 * places..].chunks_exact(2).map(range).collect();
     let grids = Int8Grids::of_ranges(&ranges);
     let states = grids.states(&graph, |name| floats.state(name))?;
