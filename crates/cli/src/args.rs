@@ -269,6 +269,22 @@ pub struct PruneChannelsOptions {
     /// Folder for the smaller model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "90%",
+        allow_negative_numbers = true,
+        help_heading = "Memory and machine"
+    )]
+    pub memory: Size,
+    /// Folder on a disk to which weights of the smaller model that exceed the line are offloaded, or `none` [default: the folder of the
+    /// run]
+    #[arg(long, value_name = "DIR", help_heading = "Memory and machine")]
+    pub spill: Option<PathBuf>,
+    /// Print the load sheet, the account of every byte
+    #[arg(long, help_heading = "Memory and machine")]
+    pub sheet: bool,
 }
 
 #[derive(Debug, Args)]

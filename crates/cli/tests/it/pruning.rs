@@ -88,6 +88,13 @@ fn channels_are_removed_and_the_smaller_model_trains_on() {
     let dense = scratch.path("dense");
     json(&plimsoll(&["train", "--json", "--model=mlp", "--steps=2", "--out", &dense]));
     assert!(refused(&["prune", &dense, "--channels=0.5", "--out", &other]).contains("nothing to remove"));
+    // It has a line, and an account of what it takes.
+    let low = plimsoll(&["prune", &run, "--channels=0.5", "--memory=2MiB", "--out", &other]);
+    assert_eq!(low.status.code(), Some(3), "{}", text(&low.stderr));
+    assert!(text(&low.stderr).contains("the line is"), "{}", text(&low.stderr));
+    let sheet = plimsoll(&["prune", &half, "--channels=0.5", "--sheet", "--out", &scratch.path("quarter")]);
+    assert!(text(&sheet.stdout).contains("the largest of the whole model"), "{}", text(&sheet.stdout));
+    assert!(text(&sheet.stdout).contains("peak memory: planned"), "{}", text(&sheet.stdout));
     assert!(!scratch.0.join("other").exists());
 }
 
