@@ -75,7 +75,7 @@ def lite(folder, name, inputs, ours):
 
 
 def zoo(binary, folder, only):
-    subprocess.run([binary, "zoo", folder], check=True)
+    subprocess.run([binary, "zoo", folder, *sorted(only)], check=True)
     failed = False
     columns = " ".join(f"{'LiteRT ' + kind:>12}" for kind in LITE_KINDS)
     print(f"{'model':<18} {'ops':>6} {'KiB':>8} {'onnxruntime':>12} {'one row':>10} {columns}")
@@ -135,7 +135,7 @@ def int8_file(folder, name, suffix, inputs, ours):
 
 
 def int8(binary, folder, trained, only):
-    subprocess.run([binary, "int8", folder], check=True)
+    subprocess.run([binary, "int8", folder, *sorted(only)], check=True)
     learned = []
     for words in trained:
         name, data, steps, examples = words.split(",")
@@ -244,7 +244,7 @@ def torch(binary, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", help="the example `exported` of plimsoll-train")
-    parser.add_argument("--models", default="", help="models of the zoo, comma-separated [default: all]")
+    parser.add_argument("--models", default="", help="models of the zoo, with --int8 also layers (op-NAME), comma-separated [default: all]")
     parser.add_argument("--int8", action="store_true", help="models on bytes instead")
     parser.add_argument("--trained", action="append", default=[], help="with --int8: MODEL,DATA,STEPS,EXAMPLES, like lenet,mnist,600,1000")
     parser.add_argument("--torch", action="store_true", help="also read models that PyTorch exports")

@@ -51,14 +51,17 @@ impl Layer for Both {
     }
 }
 
-/// Layers one by one, then every model of the zoo at its small sizes.
-pub fn all(folder: &Path) -> Result<(), Box<dyn Error>> {
-    for (name, make) in layers() {
-        random(folder, &format!("op-{name}"), &make)?;
-    }
-    for entry in &ZOO {
+/// Layers one by one, then every model of the zoo at its small sizes; or these of them.
+pub fn all(folder: &Path, only: &[&str]) -> Result<(), Box<dyn Error>> {
+    let layers = layers().into_iter().map(|(name, make)| (format!("op-{name}"), make));
+    let models = ZOO.iter().map(|entry| {
         let make: Make = Box::new(|| (entry.make)(&entry.small));
-        random(folder, entry.name, &make)?;
+        (entry.name.to_string(), make)
+    });
+    for (name, make) in layers.chain(models) {
+        if only.is_empty() || only.contains(&&*name) {
+            random(folder, &name, &make)?;
+        }
     }
     Ok(())
 }
