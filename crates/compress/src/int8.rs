@@ -459,6 +459,7 @@ impl Emit<'_> {
             }
             Layer::MaxPool(windows) => Int8::MaxPool { windows: *windows },
             Layer::AveragePool(windows) => Int8::AveragePool { windows: *windows },
+            Layer::Resize(mode, output) => Int8::Resize { mode: *mode, output: *output },
             Layer::Reshape => {
                 let shape = graph.ty(step.output.value).shape.clone();
                 return self.moved(step, &layer, Movement::Reshape(shape), &inputs).map(|_| ());
@@ -525,8 +526,9 @@ mod tests {
     use plimsoll_graph::Origin;
     use plimsoll_nn::{
         AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool,
-        Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Silu, Tanh, step, zoo,
+        Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Silu, Tanh, Upsample, step, zoo,
     };
+    use plimsoll_graph::op::ResizeMode;
     use plimsoll_reference::evaluate;
     use plimsoll_tensor::random::Stream;
 
@@ -711,6 +713,7 @@ mod tests {
             .layer("average", AveragePool2d::new(2))
             .layer("gated", Gated)
             .layer("grow", ConvTranspose2d::new(5, 2).stride(2).padding(Padding::Valid))
+            .layer("larger", Upsample::new(2).mode(ResizeMode::Bilinear { align_corners: false }))
             .layer("flatten", Flatten)
             .layer("head", Dense::new(4))
     }
@@ -726,7 +729,7 @@ mod tests {
             &["int8_conv2d", "int8_average_pool"],
             &["int8_mean", "reshape", "reshape", "int8_conv2d", "int8_sigmoid", "int8_mul"],
             &["int8_conv2d", "reshape", "transpose", "reshape"],
-            &["reshape", "int8_dense", "int8_dequantize"],
+            &["int8_resize", "reshape", "int8_dense", "int8_dequantize"],
         ];
         assert_eq!(ops, expected.concat());
         assert!(graph.states.iter().all(|s| STATES.contains(&s.name.rsplit('/').next().unwrap())));

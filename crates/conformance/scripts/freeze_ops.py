@@ -1136,6 +1136,33 @@ def int8():
     product = (every.to(torch.int64) - 140) * gates.to(torch.int64)
     op = {"from": {"scale": 0.0625, "zero": 140}, "factor": factor((1_100_000_000, -7)), "output": {"zero": 10, "low": 0, "high": 255}}
     cases.add("swish", {"int8": {"swish": op}}, [every], [finished(product, op["output"], 1_100_000_000, -7)])
+
+    def taps(mode, size, to, i):
+        """Two elements and the share of the second in 1024ths, as TFLite's integer kernel computes them."""
+        if mode == "nearest":
+            return i * size // to, i * size // to, 0
+        corners = mode["bilinear"]["align_corners"]
+        step = (1024 * size + to // 2) // to
+        if corners and to > 1:
+            step = (1024 * (size - 1) + (to - 1) // 2) // (to - 1)
+        place = i * step + (0 if corners else step // 2 - 512)
+        low = max(int(place / 1024), 0)
+        high = min(int((place + 1023) / 1024), size - 1)
+        return min(low, size - 1), high, place - 1024 * low
+
+    for label, mode, to in [
+        ("nearest", "nearest", (4, 6)), ("bilinear", {"bilinear": {"align_corners": False}}, (5, 6)),
+        ("bilinear/corners", {"bilinear": {"align_corners": True}}, (4, 7)), ("bilinear/smaller", {"bilinear": {"align_corners": False}}, (2, 2)),
+    ]:  # fmt: skip
+        off, found = x.to(torch.int64) - 128, torch.zeros(2, *to, 5, dtype=torch.int64)
+        for i in range(to[0]):
+            for j in range(to[1]):
+                (top, bottom, down), (left, right, across) = taps(mode, 3, to[0], i), taps(mode, 4, to[1], j)
+                upper = off[:, top, left] * (1024 - across) + off[:, top, right] * across
+                lower = off[:, bottom, left] * (1024 - across) + off[:, bottom, right] * across
+                total = upper * (1024 - down) + lower * down
+                found[:, i, j] = torch.sign(total) * ((total.abs() + (1 << 19)) >> 20) + 128
+        cases.add(f"resize/{label}", {"int8": {"resize": {"mode": mode, "output": list(to)}}}, [x], [found.to(torch.uint8)])
     return cases
 
 

@@ -3,8 +3,8 @@
 use crate::conv::products;
 use crate::evaluate::Values;
 use crate::pool;
-use crate::tensor::Elements;
-use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Int8};
+use crate::tensor::{Elements, at};
+use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Int8, SHARE_BITS, resize_taps};
 use plimsoll_tensor::{TensorType, fixed_point, grid_code};
 
 pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) -> Values {
@@ -73,6 +73,26 @@ pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) 
                 counts[o] = count;
             });
             sums.iter().zip(counts).map(|(sum, count)| (sum / count).round() + 128.0).collect()
+        }
+        Int8::Resize { mode, output: to } => {
+            let images @ [n, h, w, c] = x.extents();
+            let one = 1i64 << SHARE_BITS;
+            let mut values = Vec::with_capacity(output.shape.elements());
+            for place in 0..n * to[0] * to[1] * c {
+                let (example, channel) = (place / (to[0] * to[1] * c), place % c);
+                let (top, bottom, down) = resize_taps(*mode, [h, to[0]], place / (to[1] * c) % to[0]);
+                let (left, right, across) = resize_taps(*mode, [w, to[1]], place / c % to[1]);
+                let [down, across] = [down, across].map(i64::from);
+                let off = |row, column| x.data[at(images, [example, row, column, channel])] as i64 - 128;
+                let sum = off(top, left) * (one - down) * (one - across)
+                    + off(top, right) * (one - down) * across
+                    + off(bottom, left) * down * (one - across)
+                    + off(bottom, right) * down * across;
+                let half = one * one / 2;
+                let mean = (if sum > 0 { sum + half } else { sum - half }) / (one * one);
+                values.push((mean + 128) as f64);
+            }
+            values
         }
     };
     Ok(vec![values])

@@ -107,7 +107,8 @@ impl Layer {
             | Self::Sigmoid
             | Self::Swish
             | Self::Mean { .. }
-            | Self::AveragePool(_) => true,
+            | Self::AveragePool(_)
+            | Self::Resize(..) => true,
             Self::MaxPool(_) | Self::Reshape | Self::Concat { .. } => false,
         }
     }

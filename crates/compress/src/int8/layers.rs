@@ -3,7 +3,8 @@
 use super::KeptLayers;
 use super::fold::{Fold, is_constant, reads_state};
 use plimsoll_graph::op::{
-    Binary, Conv, Elementwise, Geometry, Grid, MatMul, Movement, Norm, Pool, Reduce, Unary, Windows,
+    Binary, Conv, Elementwise, Geometry, Grid, MatMul, Movement, Norm, Pool, Reduce, Resize, ResizeMode, Unary,
+    Windows,
 };
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::{DType, SIGMOID_SCALE};
@@ -30,6 +31,7 @@ pub(super) enum Layer {
     },
     MaxPool(Windows),
     AveragePool(Windows),
+    Resize(ResizeMode, [usize; 2]),
     Reshape,
     Concat {
         axis: usize,
@@ -307,6 +309,9 @@ impl Search<'_> {
                 if !(padded && *count_padding) {
                     self.push(Layer::AveragePool(*windows), vec![id], node.inputs.clone(), plain(), false);
                 }
+            }
+            Op::Resize(Resize::Forward { mode, output }) if coded(node.inputs[0]) => {
+                self.push(Layer::Resize(*mode, *output), vec![id], node.inputs.clone(), plain(), false);
             }
             Op::Movement(Movement::Reshape(shape))
                 if coded(node.inputs[0]) && shape.first() == graph.ty(node.inputs[0]).shape.first() =>

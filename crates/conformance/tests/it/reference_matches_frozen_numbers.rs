@@ -132,6 +132,7 @@ variants! {
     Op::Int8(Int8::Swish { .. }) => "int8_swish",
     Op::Int8(Int8::MaxPool { .. }) => "int8_max_pool",
     Op::Int8(Int8::AveragePool { .. }) => "int8_average_pool",
+    Op::Int8(Int8::Resize { .. }) => "int8_resize",
     Op::Exchange(_) => EXCHANGE,
     Op::Reduce(Reduce::Sum { .. }) => "sum",
     Op::Reduce(Reduce::SquareSum { .. }) => "square_sum",

@@ -4,7 +4,9 @@ use super::call::{Call, Found, Operands, bytes, found, read, write};
 use super::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::kernels::int8::{self, COLUMNS, ConvShape, Finish, PoolShape, Spans, Work};
-use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Grid, Int8, Windows};
+use plimsoll_graph::op::{
+    ADD_SHIFT, Codes, Factor, Grid, Int8, ResizeMode, SHARE_BITS, Windows, resize_taps,
+};
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
 
@@ -89,6 +91,11 @@ pub(super) fn find(op: &Int8, query: &KernelQuery<'_>) -> Found {
         Int8::AveragePool { windows } => {
             let (shape, spans) = pooled(*windows, query);
             found(AveragePool { shape, spans })
+        }
+        Int8::Resize { mode, output } => {
+            let image = [x.shape[1], x.shape[2]];
+            let shape = PoolShape { examples: x.shape[0], image, output: *output, channels: x.shape[3] };
+            found(Resize { shape, mode: *mode })
         }
     }
 }
@@ -379,6 +386,29 @@ impl Call for AveragePool {
         let len = |[h, w]: [usize; 2]| examples * h * w * channels;
         let (x, y) = (read!(o, 0, len(image)), write!(o, 0, len(output)));
         int8::average_pool(ctx, &self.shape, self.spans, x, y);
+        Ok(())
+    }
+}
+
+struct Resize {
+    shape: PoolShape,
+    mode: ResizeMode,
+}
+
+impl Call for Resize {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let PoolShape { examples, output, .. } = self.shape;
+        let pixels = (examples * output[0] * output[1]) as f64;
+        let each = if self.mode == ResizeMode::Nearest { 1.0 } else { MUL };
+        pixels * WINDOW * core.slot + elements(core, each, query)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let PoolShape { examples, image, output, channels } = self.shape;
+        let len = |[h, w]: [usize; 2]| examples * h * w * channels;
+        let taps = |axis: usize, i: usize| resize_taps(self.mode, [image[axis], output[axis]], i);
+        let (x, y) = (read!(o, 0, len(image)), write!(o, 0, len(output)));
+        int8::resize(ctx, &self.shape, SHARE_BITS, &taps, x, y);
         Ok(())
     }
 }

@@ -30,6 +30,6 @@ pub use elementwise::{Operand, add, dequantize, look_up, mul, quantize};
 pub use lines::ConvShape;
 pub(crate) use pack::COLUMNS;
 pub use pack::Finish;
-pub use pooling::{PoolShape, Spans, average_pool, max_pool, max_pool_workspace, mean};
+pub use pooling::{PoolShape, Spans, average_pool, max_pool, max_pool_workspace, mean, resize};
 pub(crate) use product::{Work, conv_work, dense_work};
 pub use product::{conv, conv_workspace, dense, dense_workspace};

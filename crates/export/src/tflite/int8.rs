@@ -5,7 +5,7 @@ use super::ops::Fill;
 use super::schema::{Activation, Code, Options, element};
 use crate::ExportError;
 use crate::int8::{is_mean, joined, weight_scales};
-use plimsoll_graph::op::{Codes, Grid, Int8};
+use plimsoll_graph::op::{Codes, Grid, Int8, Resize};
 use plimsoll_graph::{Node, ValueId};
 use plimsoll_tensor::{SIGMOID_SCALE, grid_code};
 
@@ -85,6 +85,9 @@ impl Emitter<'_> {
             Int8::MaxPool { windows } => self.max_pool(node, *windows, Fill::Code(0)),
             Int8::AveragePool { windows } => {
                 self.windows(node, *windows, Code::AveragePool2d, Fill::Zero, false)
+            }
+            Int8::Resize { mode, output } => {
+                self.resize(node, &Resize::Forward { mode: *mode, output: *output })
             }
         }
     }

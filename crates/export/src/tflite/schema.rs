@@ -86,6 +86,8 @@ impl Code {
                 | Self::Mul
                 | Self::Pad
                 | Self::PadV2
+                | Self::ResizeBilinear
+                | Self::ResizeNearestNeighbor
                 | Self::Transpose
                 | Self::Dequantize,
                 true,

@@ -1,6 +1,8 @@
 //! Layers of bytes: codes on a grid, sums in 32 bits, as TFLite has them.
 
-use super::{Conv, Epilogue, Family, Geometry, Properties, Windows, arity, per_example, rank, require};
+use super::{
+    Conv, Epilogue, Family, Geometry, Properties, ResizeMode, Windows, arity, per_example, rank, require,
+};
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType, fixed_point, sigmoid_codes};
 use serde::{Deserialize, Serialize};
@@ -116,6 +118,38 @@ pub enum Int8 {
         /// The windows.
         windows: Windows,
     },
+    /// The image at another size; bilinear by shares in 1024ths ([`resize_taps`]), rounded as a mean of [`Int8::AveragePool`].
+    Resize {
+        /// The interpolation.
+        mode: ResizeMode,
+        /// Height and width of the result.
+        output: [usize; 2],
+    },
+}
+
+/// The shares of [`resize_taps`] are of two to this power.
+pub const SHARE_BITS: u32 = 10;
+
+/// The two elements that element i of an axis lies between when it is resized, and the share of the second, as TFLite has them.
+pub fn resize_taps(mode: ResizeMode, [from, to]: [usize; 2], i: usize) -> (usize, usize, i32) {
+    let [from, to, i] = [from, to, i].map(|n| n as i64);
+    let (one, last) = (1 << SHARE_BITS, (from - 1).max(0));
+    let (step, at) = match mode {
+        ResizeMode::Nearest => {
+            let nearest = (i * from / to.max(1)).min(last) as usize;
+            return (nearest, nearest, 0);
+        }
+        ResizeMode::Bilinear { align_corners: true } if to > 1 => ((one * last + (to - 1) / 2) / (to - 1), 0),
+        ResizeMode::Bilinear { align_corners } => {
+            let step = (one * from + to / 2) / to.max(1);
+            (step, if align_corners { 0 } else { step / 2 - one / 2 })
+        }
+    };
+    let at = i * step + at;
+    let first = (at / one).clamp(0, last);
+    let second = ((at + one - 1) / one).clamp(0, last);
+    // Before the first and behind the last both are one element.
+    (first as usize, second as usize, (at - one * first).clamp(0, one) as i32)
 }
 
 impl Int8 {
@@ -171,6 +205,7 @@ impl Family for Int8 {
             Self::Mean { .. } => "int8_mean",
             Self::MaxPool { .. } => "int8_max_pool",
             Self::AveragePool { .. } => "int8_average_pool",
+            Self::Resize { .. } => "int8_resize",
         }
     }
 
@@ -251,6 +286,16 @@ impl Family for Int8 {
                 require(fits, || format!("a window of {rows} × {columns} has over {LARGEST_WINDOW} pixels"))?;
                 Ok(vec![TensorType::new(DType::U8, [n, oh, ow, c])])
             }
+            Self::Resize { output, .. } => {
+                let [x] = arity(inputs)?;
+                codes("the input", x)?;
+                let [n, h, w, c] = rank("the input", x)?;
+                let extents = [h, w, output[0], output[1]];
+                require(extents.iter().all(|extent| (1..1 << 30).contains(extent)), || {
+                    format!("an image of {h} × {w} cannot become one of {} × {}", output[0], output[1])
+                })?;
+                Ok(vec![TensorType::new(DType::U8, [n, output[0], output[1], c])])
+            }
         }
     }
 
@@ -271,6 +316,8 @@ impl Family for Int8 {
                 let [h, w] = windows.largest([inputs[0].shape[1], inputs[0].shape[2]]);
                 elements * (h * w) as u64
             }
+            Self::Resize { mode: ResizeMode::Nearest, .. } => elements,
+            Self::Resize { mode: ResizeMode::Bilinear { .. }, .. } => 8 * elements,
         }
     }
 
@@ -290,7 +337,8 @@ impl Family for Int8 {
             | Self::Swish { .. }
             | Self::Mean { .. }
             | Self::MaxPool { .. }
-            | Self::AveragePool { .. } => Properties::GENERAL,
+            | Self::AveragePool { .. }
+            | Self::Resize { .. } => Properties::GENERAL,
         }
     }
 }

@@ -5,11 +5,12 @@ use plimsoll_compress::{Int8Grids, KeptLayers, calibration};
 use plimsoll_data::{Batch as Rows, Cursor, OpenOptions, Pipeline};
 use plimsoll_export::{Batch, ExportGraph, Format, TfliteWeights};
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
+use plimsoll_graph::op::ResizeMode;
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_nn::{
     AdamW, AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten,
     GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Sigmoid, Silu,
-    step,
+    Upsample, step,
 };
 use plimsoll_tensor::Tensor;
 use plimsoll_train::{Session, Trainer};
@@ -78,6 +79,9 @@ fn layers() -> Vec<(&'static str, Make)> {
     fn add(model: Sequential) -> Sequential {
         same(model).layer("same2", Residual::new(Conv2d::new(4, 1).without_bias()))
     }
+    const fn bilinear(align_corners: bool) -> ResizeMode {
+        ResizeMode::Bilinear { align_corners }
+    }
     let conv = |window: usize| Conv2d::new(5, window);
     vec![
         ("conv", make([9, 9, 5], move |m| m.layer("conv", conv(3)))),
@@ -126,6 +130,9 @@ fn layers() -> Vec<(&'static str, Make)> {
                 m.layer("grow", ConvTranspose2d::new(5, 2).stride(2).padding(Padding::Valid))
             }),
         ),
+        ("nearest", make([18, 18, 4], |m| same(m).layer("larger", Upsample::new(2)))),
+        ("bilinear", make([18, 18, 4], |m| same(m).layer("larger", Upsample::new(2).mode(bilinear(false))))),
+        ("bilinear-corners", make([27, 27, 4], |m| same(m).layer("larger", Upsample::new(3).mode(bilinear(true))))),
         ("max", make([4, 4, 4], |m| same(m).layer("max", MaxPool2d::new(2)))),
         (
             "max-padded",

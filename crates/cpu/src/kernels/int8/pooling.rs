@@ -1,4 +1,4 @@
-//! Means and maxima of images of codes.
+//! Means and maxima of images of codes, and images of other sizes.
 
 use super::elementwise::Operand;
 use crate::isa::{Context, Isa};
@@ -240,6 +240,57 @@ simd_fn! {
                 let mean = ((dividend * inverse) >> shift) as i32;
                 *y = (128 + if off < 0 { -mean } else { mean }) as u8;
             }
+        }
+    }
+}
+
+/// An image at another size: every element lies between two of either axis, by shares of two to the power of `bits`, 10 at most, of the
+/// second. `taps` gives them for an axis and an element of the result.
+pub fn resize(
+    ctx: Context<'_>,
+    shape: &PoolShape,
+    bits: u32,
+    taps: &(dyn Fn(usize, usize) -> (usize, usize, i32) + Sync),
+    x: &[u8],
+    y: &mut [u8],
+) {
+    let PoolShape { examples, image, output, channels } = *shape;
+    if y.is_empty() {
+        return;
+    }
+    let (width, y) = (image[1] * channels, Shared::new(y));
+    ctx.pool.run(examples * output[0], &|task, _| {
+        let (example, row) = (task / output[0], task % output[0]);
+        let (top, bottom, down) = taps(0, row);
+        let lines = [top, bottom].map(|line| &x[(example * image[0] + line) * width..][..width]);
+        // SAFETY: the pixels of a row are one task's.
+        let y = unsafe { y.part(task * output[1] * channels, output[1] * channels) };
+        for (pixel, y) in y.chunks_exact_mut(channels).enumerate() {
+            let (left, right, across) = taps(1, pixel);
+            let of = |line: &'_ [u8], column: usize| &line[column * channels..][..channels];
+            if (down, across) == (0, 0) {
+                y.copy_from_slice(of(lines[0], left));
+                continue;
+            }
+            let corners = [of(lines[0], left), of(lines[0], right), of(lines[1], left), of(lines[1], right)];
+            let one = 1 << bits;
+            let shares =
+                [(one - down) * (one - across), (one - down) * across, down * (one - across), down * across];
+            between(ctx.isa, corners, shares, 2 * bits, y);
+        }
+    });
+}
+
+simd_fn! {
+    /// The mean of four pixels by shares, which are two to the power of `bits` together, rounded half away from 128.
+    fn between(isa: Isa, corners: [&[u8]; 4], shares: [i32; 4], bits: u32, y: &mut [u8]) {
+        let [a, b, c, d] = corners;
+        let half = 1 << (bits - 1);
+        for ((((y, a), b), c), d) in y.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            let off = |code: &u8| i32::from(*code) - 128;
+            let sum = off(a) * shares[0] + off(b) * shares[1] + off(c) * shares[2] + off(d) * shares[3];
+            let mean = (sum.abs() + half) >> bits;
+            *y = (128 + if sum < 0 { -mean } else { mean }) as u8;
         }
     }
 }

@@ -98,6 +98,12 @@ impl Emitter<'_> {
                 };
                 self.quantized(output, Order::Image, name, grid);
             }
+            Int8::Resize { mode, output: to } => {
+                let grid = self.grid(node, output)?;
+                let x = self.dequantized(node, x, Order::Image)?;
+                let name = self.resized(x, *mode, *to);
+                self.quantized(output, Order::Image, name, grid);
+            }
         }
         Ok(())
     }

@@ -113,6 +113,14 @@ impl Emitter<'_> {
 
     pub(super) fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
         let Resize::Forward { mode, output: to } = *op else { return Err(self.unsupported(node, "")) };
+        let image = self.image(node.inputs[0]);
+        let name = self.resized(image, mode, to);
+        self.set(node.outputs[0], Order::Image, name);
+        Ok(())
+    }
+
+    /// An image at another size.
+    pub(super) fn resized(&mut self, image: String, mode: ResizeMode, to: [usize; 2]) -> String {
         let mut attributes = vec![ints("axes", &[2, 3])];
         match mode {
             ResizeMode::Nearest => attributes.extend([
@@ -126,9 +134,6 @@ impl Emitter<'_> {
             }
         }
         let sizes = self.ints(&to.map(|n| n as i64));
-        let inputs = vec![self.image(node.inputs[0]), String::new(), String::new(), sizes];
-        let name = self.add("Resize", inputs, attributes);
-        self.set(node.outputs[0], Order::Image, name);
-        Ok(())
+        self.add("Resize", vec![image, String::new(), String::new(), sizes], attributes)
     }
 }
