@@ -80,9 +80,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if answered && !run.json && page.is_none() && options.why.is_none() {
         return Ok(());
     }
-    if !answered
-        && let Some(failure) = refused(run, &setup)
-    {
+    if !answered && let Some(failure) = refused(run, &setup) {
         return Err(failure);
     }
     let start = Instant::now();
@@ -158,8 +156,8 @@ pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
         return None;
     }
     if options.inference.is_some() {
-        // The bound of a run that is too large is one of training.
-        return refusal_cache::known(options, setup).filter(|_| options.page.report.is_none());
+        // The bound of a run that is too large is one of training, and a page needs a plan.
+        return if options.page.report.is_none() { refusal_cache::known(options, setup) } else { None };
     }
     if options.page.report.is_none() {
         return refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup));

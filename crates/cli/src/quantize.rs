@@ -69,7 +69,9 @@ pub fn quantized(
     }
     if described.is_quantize_aware() && *kept != KeptLayers::default() {
         let reason = "ranges that were learned are those of all layers";
-        return Err(Failure::usage(format!("--keep: {reason}: leave it out, or train without --quantize-aware")));
+        return Err(Failure::usage(format!(
+            "--keep: {reason}: leave it out, or train without --quantize-aware"
+        )));
     }
     let learned = learned(&described, options)?;
     let described = described.plain();
@@ -213,7 +215,10 @@ fn set_states(
 
 /// Adds the index of the largest output of each example, where there is a row of them for each.
 fn largest(outputs: &Tensor, found: &mut Vec<usize>) {
-    let (&[_, columns @ 2..], Some(numbers)) = (&outputs.ty().shape[..], outputs.as_f32()) else { return };
+    let (&[_, columns], Some(numbers)) = (&outputs.ty().shape[..], outputs.as_f32()) else { return };
+    if columns < 2 {
+        return;
+    }
     found.extend(numbers.chunks_exact(columns).map(|row| {
         let larger = |best: usize, i: usize| if row[i] > row[best] { i } else { best };
         (1..columns).fold(0, larger)

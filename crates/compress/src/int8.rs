@@ -168,9 +168,8 @@ impl Int8Grids {
             let per_channel = !matches!(weights, Weights::Dense(_));
             let tensors = quantized(&elements, &shape, &factors, &offsets, per_channel, input, output);
             let name = weights.name(graph);
-            states.extend(
-                STATES.iter().zip(tensors).map(|(leaf, tensor)| (format!("{name}/{leaf}"), tensor)),
-            );
+            states
+                .extend(STATES.iter().zip(tensors).map(|(leaf, tensor)| (format!("{name}/{leaf}"), tensor)));
         }
         Ok(states)
     }
@@ -306,9 +305,8 @@ fn quantized(
         codes.copy_from_bytes(&(0..weights.len()).map(code).collect::<Vec<u8>>());
     }
     let units: Vec<f64> = scales.iter().map(|scale| f64::from(input.scale) * scale).collect();
-    let in_units = |(channel, unit): (usize, &f64)| {
-        (offset(channel) / unit).round().clamp(-LARGEST_BIAS, LARGEST_BIAS)
-    };
+    let in_units =
+        |(channel, unit): (usize, &f64)| (offset(channel) / unit).round().clamp(-LARGEST_BIAS, LARGEST_BIAS);
     let bias: Vec<f64> = units.iter().enumerate().map(in_units).collect();
     let fixed: Vec<(i32, i32)> =
         units.iter().map(|unit| fixed_point_of(unit / f64::from(output.scale))).collect();
@@ -444,7 +442,11 @@ impl Emit<'_> {
             Layer::Mul => {
                 let [a, b] = [grid(step.places[0]), grid(step.places[1])];
                 let scale = f64::from(a.scale) * f64::from(b.scale) / f64::from(grid(place).scale);
-                Int8::Mul { zeros: [a.zero, b.zero], factor: factor(scale), output: self.output(&step.output) }
+                Int8::Mul {
+                    zeros: [a.zero, b.zero],
+                    factor: factor(scale),
+                    output: self.output(&step.output),
+                }
             }
             Layer::Sigmoid => Int8::Sigmoid(grid(step.places[0])),
             Layer::Swish => {
@@ -524,11 +526,12 @@ impl Weights {
 mod tests {
     use super::*;
     use plimsoll_graph::Origin;
-    use plimsoll_nn::{
-        AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool,
-        Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Silu, Tanh, Upsample, step, zoo,
-    };
     use plimsoll_graph::op::ResizeMode;
+    use plimsoll_nn::{
+        AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten,
+        GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Silu,
+        Tanh, Upsample, step, zoo,
+    };
     use plimsoll_reference::evaluate;
     use plimsoll_tensor::random::Stream;
 
@@ -576,7 +579,8 @@ mod tests {
         let graph = step::prediction(model, 6).unwrap();
         let read = |name: &str| state(&graph, name);
         let shape = [&[6], &image[..]].concat();
-        let calibrated = run(&calibration(graph.clone(), &KeptLayers::default()).unwrap(), &read, &[images(&shape, 0)]);
+        let calibrated =
+            run(&calibration(graph.clone(), &KeptLayers::default()).unwrap(), &read, &[images(&shape, 0)]);
         let ranges: Vec<(f32, f32)> = calibrated[1..]
             .chunks_exact(2)
             .map(|pair| {
@@ -739,7 +743,8 @@ mod tests {
     #[test]
     fn values_that_are_concatenated_share_a_place() {
         let graph = step::prediction(&branches(), 2).unwrap();
-        let names = ["", "first", "beside/conv", "relu", "gated", "gated/conv", "gated", "gated", "grow", "head"];
+        let names =
+            ["", "first", "beside/conv", "relu", "gated", "gated/conv", "gated", "gated", "grow", "head"];
         assert_eq!(places(&graph, &KeptLayers::default()), names);
         let grids = Int8Grids::new((1..=names.len()).map(|i| (0.01 * i as f32, 3))).unwrap();
         let (bytes, found) = grids.apply_with_grids(graph).unwrap();
@@ -809,7 +814,10 @@ mod tests {
             assert!(difference < most, "{}: {difference}", model.name());
             let floats = graph.nodes.iter().filter(|node| !matches!(node.op, Op::Int8(_) | Op::Movement(_)));
             assert_eq!(floats.count(), 0, "{}", model.name());
-            let converts = graph.nodes.iter().filter(|node| matches!(node.op, Op::Int8(Int8::Quantize(_) | Int8::Dequantize(_))));
+            let converts = graph
+                .nodes
+                .iter()
+                .filter(|node| matches!(node.op, Op::Int8(Int8::Quantize(_) | Int8::Dequantize(_))));
             assert_eq!(converts.count(), 2, "{}", model.name());
         }
     }
@@ -818,7 +826,15 @@ mod tests {
     #[test]
     fn biases_of_tiny_weights_are_kept() {
         let (input, output) = (Grid { scale: 0.02, zero: 0 }, Grid { scale: 0.01, zero: 100 });
-        let tensors = quantized(&[1e-12, 0.5], &Shape::from([1, 1, 1, 2]), &[1.0; 2], &[1.5, 0.25], true, input, output);
+        let tensors = quantized(
+            &[1e-12, 0.5],
+            &Shape::from([1, 1, 1, 2]),
+            &[1.0; 2],
+            &[1.5, 0.25],
+            true,
+            input,
+            output,
+        );
         let [bias, multipliers, shifts] = [1, 2, 3].map(|i| tensors[i].to_f64());
         for (channel, expected) in [150, 25].into_iter().enumerate() {
             let [bias, multiplier, shift] = [&bias, &multipliers, &shifts].map(|of| of[channel] as i32);
@@ -832,7 +848,8 @@ mod tests {
         let entry = zoo::ZOO.iter().find(|entry| entry.name == "seq2seq").unwrap();
         let model = (entry.make)(&entry.small);
         let prediction = step::prediction(&model, 2).unwrap();
-        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
+        let grids =
+            Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
         grids.apply(prediction).unwrap();
     }
 
@@ -841,7 +858,8 @@ mod tests {
     fn evaluations_have_the_same_layers() {
         let model = zoo::lenet();
         let prediction = step::prediction(&model, 2).unwrap();
-        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
+        let grids =
+            Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
         let layers = |graph: Graph| {
             let graph = grids.apply(graph).unwrap();
             let layers = graph.nodes.iter().filter(|node| matches!(node.op, Op::Int8(_)));

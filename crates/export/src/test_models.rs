@@ -4,8 +4,8 @@ use crate::{Batch, ExportError, ExportGraph, Weights};
 use plimsoll_compress::{Int8Grids, KeptLayers, places};
 use plimsoll_graph::{Graph, GraphError, ValueId};
 use plimsoll_nn::{
-    AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, GlobalAveragePool, Layer, MaxPool2d, Model, Net,
-    Padding, Relu, Relu6, Sequential, Silu, step,
+    AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, GlobalAveragePool, Layer, MaxPool2d, Model,
+    Net, Padding, Relu, Relu6, Sequential, Silu, step,
 };
 use plimsoll_tensor::Tensor;
 use std::collections::BTreeMap;

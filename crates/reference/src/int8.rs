@@ -67,7 +67,8 @@ pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) 
         }
         Int8::AveragePool { windows } => {
             let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
-            let (mut sums, mut counts) = (vec![0.0; output.shape.elements()], vec![0.0; output.shape.elements()]);
+            let (mut sums, mut counts) =
+                (vec![0.0; output.shape.elements()], vec![0.0; output.shape.elements()]);
             pool::shares(*windows, false, x.extents(), outputs, |i, o, count| {
                 sums[o] += x.data[i] - 128.0;
                 counts[o] = count;

@@ -232,7 +232,8 @@ impl<'g> Rounding<'g> {
                 let (scale, zero) = (f64::from(scale), f64::from(zero));
                 let above = b.with_constant(Binary::Max, x, -zero * scale)?;
                 let within = b.with_constant(Binary::Min, above, (STEPS - zero) * scale)?;
-                let [inverse, scale] = [b.constant(scale.recip(), DType::F32)?, b.constant(scale, DType::F32)?];
+                let [inverse, scale] =
+                    [b.constant(scale.recip(), DType::F32)?, b.constant(scale, DType::F32)?];
                 return rounded(b, within, inverse, scale);
             }
             let mut part = |all: ValueId| {
@@ -426,7 +427,8 @@ mod tests {
         assert_eq!(graph.ty(ranges.input).shape[..], [expected.len(), SUMS]);
         // Each of the two that are concatenated, for one row of sums.
         let largest = |layer: &str| {
-            let reads = |node: &&plimsoll_graph::Node| node.op.name() == "reduce_max" && *node.layer == *layer;
+            let reads =
+                |node: &&plimsoll_graph::Node| node.op.name() == "reduce_max" && *node.layer == *layer;
             graph.nodes.iter().filter(reads).count()
         };
         // A kernel has a largest magnitude, too.

@@ -3,8 +3,8 @@
 use super::KeptLayers;
 use super::fold::{Fold, is_constant, reads_state};
 use plimsoll_graph::op::{
-    Binary, Conv, Elementwise, Geometry, Grid, MatMul, Movement, Norm, Pool, Reduce, Resize, ResizeMode, Unary,
-    Windows,
+    Binary, Conv, Elementwise, Geometry, Grid, MatMul, Movement, Norm, Pool, Reduce, Resize, ResizeMode,
+    Unary, Windows,
 };
 use plimsoll_graph::{Graph, Node, NodeId, Op, Origin, ValueId};
 use plimsoll_tensor::{DType, SIGMOID_SCALE};
@@ -143,7 +143,10 @@ impl Analysis {
 
     /// The values that are put on a grid, with their places.
     pub fn values(&self) -> impl Iterator<Item = (ValueId, usize)> + '_ {
-        self.places.iter().enumerate().flat_map(|(place, on)| on.values.iter().map(move |&value| (value, place)))
+        self.places
+            .iter()
+            .enumerate()
+            .flat_map(|(place, on)| on.values.iter().map(move |&value| (value, place)))
     }
 }
 
@@ -343,11 +346,7 @@ impl Search<'_> {
             (&[n, _, _, c], gate) => gate == [n, 1, 1, c],
             _ => false,
         };
-        if shape(a) == shape(b) || gates(a, b) {
-            Some([a, b])
-        } else {
-            gates(b, a).then_some([b, a])
-        }
+        if shape(a) == shape(b) || gates(a, b) { Some([a, b]) } else { gates(b, a).then_some([b, a]) }
     }
 
     /// A sigmoid, or a swish where nothing but the product with what it is of reads it.

@@ -79,7 +79,13 @@ pub(super) fn find(op: &Int8, query: &KernelQuery<'_>) -> Found {
             let gates = query.inputs[1].shape != x.shape;
             let second = if gates { query.inputs[1].shape.elements() } else { elements };
             let channels = gates.then_some(channels);
-            found(Mul { zeros: *zeros, factor: *factor, output: *output, elements: [elements, second], channels })
+            found(Mul {
+                zeros: *zeros,
+                factor: *factor,
+                output: *output,
+                elements: [elements, second],
+                channels,
+            })
         }
         Int8::Sigmoid(_) | Int8::Swish { .. } => {
             op.table().and_then(|table| found(LookUp { table, elements: x.shape.elements() }))

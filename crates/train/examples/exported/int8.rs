@@ -4,13 +4,13 @@ use super::{ROWS, all_said, predicting, random_batch, randomise, said, session, 
 use plimsoll_compress::{Int8Grids, KeptLayers, calibration};
 use plimsoll_data::{Batch as Rows, Cursor, OpenOptions, Pipeline};
 use plimsoll_export::{Batch, ExportGraph, Format, TfliteWeights};
-use plimsoll_nn::zoo::{ZOO, ZooOptions};
 use plimsoll_graph::op::ResizeMode;
 use plimsoll_graph::{GraphError, ValueId};
+use plimsoll_nn::zoo::{ZOO, ZooOptions};
 use plimsoll_nn::{
     AdamW, AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten,
-    GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Sigmoid, Silu,
-    Upsample, step,
+    GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Sigmoid,
+    Silu, Upsample, step,
 };
 use plimsoll_tensor::Tensor;
 use plimsoll_train::{Session, Trainer};
@@ -132,7 +132,10 @@ fn layers() -> Vec<(&'static str, Make)> {
         ),
         ("nearest", make([18, 18, 4], |m| same(m).layer("larger", Upsample::new(2)))),
         ("bilinear", make([18, 18, 4], |m| same(m).layer("larger", Upsample::new(2).mode(bilinear(false))))),
-        ("bilinear-corners", make([27, 27, 4], |m| same(m).layer("larger", Upsample::new(3).mode(bilinear(true))))),
+        (
+            "bilinear-corners",
+            make([27, 27, 4], |m| same(m).layer("larger", Upsample::new(3).mode(bilinear(true)))),
+        ),
         ("max", make([4, 4, 4], |m| same(m).layer("max", MaxPool2d::new(2)))),
         (
             "max-padded",
@@ -199,7 +202,8 @@ fn on_bytes(
 ) -> Result<(), Box<dyn Error>> {
     let graph = step::prediction(&make(), 1)?;
     let (trainer, data) = predicting(make(), calibrated)?;
-    let mut measuring = trainer.inference_pass(|graph| calibration(graph, &KeptLayers::default())).plan(&data)?.start()?;
+    let mut measuring =
+        trainer.inference_pass(|graph| calibration(graph, &KeptLayers::default())).plan(&data)?.start()?;
     copy(floats, &mut measuring)?;
     let outputs = all_said(&mut measuring)?;
     let range = |pair: &[Tensor]| {

@@ -417,9 +417,16 @@ pub(super) fn add_codes(sum: &HighSum, x: [&[u8]; 2], y: &mut [u8]) {
 /// What a table has for each code: both halves are looked up, by seven bits, and the eighth chooses.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub(super) fn look_up(table: &[u8; 256], x: &[u8], y: &mut [u8]) {
-    // SAFETY: a quarter of the table is one register.
-    let quarter = |i: usize| unsafe { _mm512_loadu_si512(table[64 * i..].as_ptr().cast()) };
-    let quarters = [quarter(0), quarter(1), quarter(2), quarter(3)];
+    let quarters = table.as_ptr().cast::<__m512i>();
+    // SAFETY: the table is four registers.
+    let quarters = unsafe {
+        [
+            _mm512_loadu_si512(quarters),
+            _mm512_loadu_si512(quarters.add(1)),
+            _mm512_loadu_si512(quarters.add(2)),
+            _mm512_loadu_si512(quarters.add(3)),
+        ]
+    };
     for at in (0..y.len().min(x.len())).step_by(BLOCK) {
         let left = (y.len().min(x.len()) - at).min(BLOCK);
         let mask = if left == BLOCK { u64::MAX } else { (1 << left) - 1 };
