@@ -321,7 +321,9 @@ impl Call for LookUp {
     }
 
     unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        int8::look_up(ctx, &self.table, read!(o, 0, self.elements), write!(o, 0, self.elements));
+        // In place both are the same memory.
+        let x = (o.reads[0] != o.writes[0].cast_const()).then(|| read!(o, 0, self.elements));
+        int8::look_up(ctx, &self.table, x, write!(o, 0, self.elements));
         Ok(())
     }
 }

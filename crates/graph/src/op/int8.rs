@@ -1,7 +1,8 @@
 //! Layers of bytes: codes on a grid, sums in 32 bits, as TFLite has them.
 
 use super::{
-    Conv, Epilogue, Family, Geometry, Properties, ResizeMode, Windows, arity, per_example, rank, require,
+    Conv, Epilogue, Family, Geometry, InPlace, Properties, ResizeMode, Windows, arity, per_example, rank,
+    require,
 };
 use crate::{BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType, fixed_point, sigmoid_codes};
@@ -327,14 +328,15 @@ impl Family for Int8 {
 
     fn properties(&self) -> Properties {
         match self {
+            Self::Sigmoid(_) | Self::Swish { .. } => {
+                Properties { in_place: InPlace::ReadFirst, ..Properties::GENERAL }
+            }
             Self::Quantize(_)
             | Self::Dequantize(_)
             | Self::Conv { .. }
             | Self::Dense { .. }
             | Self::Add { .. }
             | Self::Mul { .. }
-            | Self::Sigmoid(_)
-            | Self::Swish { .. }
             | Self::Mean { .. }
             | Self::MaxPool { .. }
             | Self::AveragePool { .. }

@@ -109,8 +109,8 @@ Costly  Wide          Never      -     Never       -    -      {"int8":{"dense":
 Costly  Wide          Never      -     Never       -    -      {"int8":{"add":{"operands":[[0,{"multiplier":0,"shift":0}],[0,{"multiplier":0,"shift":0}]],"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"mean":{"zero":0,"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"mul":{"zeros":[0,0],"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
-Costly  Wide          Never      -     Never       -    -      {"int8":{"sigmoid":{"scale":1.0,"zero":0}}}
-Costly  Wide          Never      -     Never       -    -      {"int8":{"swish":{"from":{"scale":1.0,"zero":0},"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"int8":{"sigmoid":{"scale":1.0,"zero":0}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"int8":{"swish":{"from":{"scale":1.0,"zero":0},"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"max_pool":{"windows":{"adaptive":{"output":[1,1]}}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"average_pool":{"windows":{"adaptive":{"output":[1,1]}}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"resize":{"mode":"nearest","output":[1,1]}}}

@@ -227,18 +227,20 @@ simd_fn! {
     }
 }
 
-/// What a table has for each code.
-pub fn look_up(ctx: Context<'_>, table: &[u8; 256], x: &[u8], y: &mut [u8]) {
-    let (elements, y) = (x.len().min(y.len()), Shared::new(y));
+/// What a table has for each code: of x, or of y itself.
+pub fn look_up(ctx: Context<'_>, table: &[u8; 256], x: Option<&[u8]>, y: &mut [u8]) {
+    let (elements, y) = (x.map_or(y.len(), |x| x.len().min(y.len())), Shared::new(y));
     each_task(ctx, elements, &|first, len| {
         // SAFETY: every task has its own elements.
         let y = unsafe { y.part(first, len) };
-        let x = &x[first..first + len];
+        if let Some(x) = x {
+            y.copy_from_slice(&x[first..first + len]);
+        }
         match ctx.isa.vectors() {
             // SAFETY: the machine has what is asked for.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if super::avx512::has_byte_tables() => unsafe { super::avx512::look_up(table, x, y) },
-            _ => x.iter().zip(y).for_each(|(x, y)| *y = table[usize::from(*x)]),
+            Isa::Avx512 if super::avx512::has_byte_tables() => unsafe { super::avx512::look_up(table, y) },
+            _ => y.iter_mut().for_each(|code| *code = table[usize::from(*code)]),
         }
     });
 }
