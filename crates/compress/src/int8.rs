@@ -699,7 +699,7 @@ mod tests {
 
     impl Layer for Gated {
         fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-            let [n, _, _, c] = net.image("gated", x)?;
+            let (n, c) = (net.shape(x)[0], net.shape(x)[3]);
             let mean = GlobalAveragePool.forward(net, x)?;
             let mean = net.reshape(mean, [n, 1, 1, c])?;
             let y = net.scope("conv", |net| Conv2d::new(c, 1).forward(net, mean))?;

@@ -46,7 +46,7 @@ pub(super) enum Weights {
     Conv(usize, Geometry, usize),
     /// A state, of a transposed convolution whose windows do not overlap: a dense layer of each pixel, which becomes a block of them.
     Grow(usize),
-    /// Ones, for each of so many channels: what is behind scales them. With the name of the layer.
+    /// Ones, for each of so many channels: what is behind scales them. With their name.
     Ones(usize, String),
 }
 
@@ -389,10 +389,10 @@ impl Search<'_> {
     fn norm(&mut self, id: NodeId, node: &Node) {
         let Some(&x) = node.inputs.iter().find(|v| self.coded[v.index()].is_some()) else { return };
         let channels = self.graph.ty(x).shape.last().copied().unwrap_or(1);
-        let name = node.layer.to_string();
+        let name = format!("{}/factors", node.layer);
         let same = |step: &Step| matches!(&step.layer, Layer::Product { weights: Weights::Ones(_, other), .. } if *other == name);
         // The states of a layer that runs twice would have one name.
-        if name.is_empty() || self.found.steps.iter().any(same) {
+        if self.found.steps.iter().any(same) {
             return;
         }
         let (mut nodes, mut folds) = (vec![id], Vec::new());

@@ -353,17 +353,17 @@ impl<'g> Emitter<'g> {
         self.add_tensor(TfTensor { name, shape: vec![], element: element::INT8, scales, data })
     }
 
-    /// A state of integers with its axes in another order, and what they stand for.
+    /// A state of integers with its axes in another order, and what they stand for, if that is told.
     pub fn integers(
         &mut self,
         value: ValueId,
         order: &[usize],
         element: i8,
-        scales: Scales,
+        scales: Option<Scales>,
     ) -> Result<i32, ExportError> {
         let tensor = self.weight(value, order, None)?;
         let integers = &mut self.tensors[tensor as usize];
-        (integers.element, integers.scales) = (element, Some(scales));
+        (integers.element, integers.scales) = (element, scales);
         Ok(tensor)
     }
 

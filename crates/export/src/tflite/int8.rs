@@ -43,13 +43,16 @@ impl Emitter<'_> {
                     (Code::Conv2d, [3, 0, 1, 2], 0, Options::Conv { padding, stride, dilation, activation })
                 };
                 let scales = self.weight_scales(node)?;
-                let [weights, bias] = self.product(node, &order, Scales { scales, zero: 0, axis })?;
+                // A norm has as many scales as weights: those of its biases follow from the others, and are left out.
+                let norm = *groups > 1 && geometry.window == [1, 1];
+                let [weights, bias] = self.product(node, &order, Scales { scales, zero: 0, axis }, norm)?;
                 self.bounded(node, code, vec![image, weights, bias], options, most)
             }
             Int8::Dense { output: codes, .. } => {
                 let (activation, most) = self.activation(output, *codes)?;
                 let scales = joined(self.weight_scales(node)?);
-                let [weights, bias] = self.product(node, &[1, 0], Scales { scales, zero: 0, axis: 0 })?;
+                let [weights, bias] =
+                    self.product(node, &[1, 0], Scales { scales, zero: 0, axis: 0 }, false)?;
                 let inputs = vec![self.value(x)?, weights, bias];
                 self.bounded(node, Code::FullyConnected, inputs, Options::FullyConnected { activation }, most)
             }
@@ -113,15 +116,22 @@ impl Emitter<'_> {
         scales.ok_or_else(|| self.unsupported(node, " with factors that are computed"))
     }
 
-    /// Weights, with their axes in another order, and biases of a layer.
-    fn product(&mut self, node: &Node, order: &[usize], weights: Scales) -> Result<[i32; 2], ExportError> {
+    /// Weights, with their axes in another order, and biases of a layer; `bare`: biases without scales.
+    fn product(
+        &mut self,
+        node: &Node,
+        order: &[usize],
+        weights: Scales,
+        bare: bool,
+    ) -> Result<[i32; 2], ExportError> {
         let from = self.grid(node.inputs[0])?;
         let biases = Scales {
             scales: weights.scales.iter().map(|scale| from.scale * scale).collect(),
             zero: 0,
             axis: 0,
         };
-        let weights = self.integers(node.inputs[1], order, element::INT8, weights)?;
+        let weights = self.integers(node.inputs[1], order, element::INT8, Some(weights))?;
+        let biases = Some(biases).filter(|_| !bare);
         Ok([weights, self.integers(node.inputs[2], &[], element::INT32, biases)?])
     }
 

@@ -34,7 +34,7 @@ enum Both {
 
 impl Layer for Both {
     fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
-        let [n, _, _, c] = net.image("both", x)?;
+        let (n, c) = (net.shape(x)[0], net.shape(x)[3]);
         let mut y = x;
         if let Self::Gated = self {
             y = GlobalAveragePool.forward(net, x)?;

@@ -267,12 +267,13 @@ pub fn resize(
         let y = unsafe { y.part(task * output[1] * channels, output[1] * channels) };
         for (pixel, y) in y.chunks_exact_mut(channels).enumerate() {
             let (left, right, across) = taps(1, pixel);
-            let of = |line: &'_ [u8], column: usize| &line[column * channels..][..channels];
+            let [left, right] = [left, right].map(|column| column * channels..(column + 1) * channels);
+            let [upper, lower] = lines;
             if (down, across) == (0, 0) {
-                y.copy_from_slice(of(lines[0], left));
+                y.copy_from_slice(&upper[left]);
                 continue;
             }
-            let corners = [of(lines[0], left), of(lines[0], right), of(lines[1], left), of(lines[1], right)];
+            let corners = [&upper[left.clone()], &upper[right.clone()], &lower[left], &lower[right]];
             let one = 1 << bits;
             let shares =
                 [(one - down) * (one - across), (one - down) * across, down * (one - across), down * across];
