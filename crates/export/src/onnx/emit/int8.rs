@@ -98,10 +98,10 @@ impl Emitter<'_> {
                 };
                 self.quantized(output, Order::Image, name, grid);
             }
-            Int8::Resize { mode, output: to } => {
+            Int8::Resize { mode, .. } => {
                 let grid = self.grid(node, output)?;
                 let x = self.dequantized(node, x, Order::Image)?;
-                let name = self.resized(x, *mode, *to);
+                let name = self.resized(x, *mode, output);
                 self.quantized(output, Order::Image, name, grid);
             }
         }

@@ -112,16 +112,17 @@ impl Emitter<'_> {
     }
 
     pub(super) fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
-        let Resize::Forward { mode, output: to } = *op else { return Err(self.unsupported(node, "")) };
+        let Resize::Forward { mode, .. } = *op else { return Err(self.unsupported(node, "")) };
         let image = self.image(node.inputs[0]);
-        let name = self.resized(image, mode, to);
+        let name = self.resized(image, mode, node.outputs[0]);
         self.set(node.outputs[0], Order::Image, name);
         Ok(())
     }
 
-    /// An image at another size.
-    pub(super) fn resized(&mut self, image: String, mode: ResizeMode, to: [usize; 2]) -> String {
-        let mut attributes = vec![ints("axes", &[2, 3])];
+    /// An image at the size of a value. All four extents are given: with those of two axes alone, onnxruntime cannot move a transpose past
+    /// it.
+    pub(super) fn resized(&mut self, image: String, mode: ResizeMode, output: ValueId) -> String {
+        let mut attributes = Vec::new();
         match mode {
             ResizeMode::Nearest => attributes.extend([
                 text("mode", "nearest"),
@@ -133,7 +134,7 @@ impl Emitter<'_> {
                 attributes.extend([text("mode", "linear"), text("coordinate_transformation_mode", corners)]);
             }
         }
-        let sizes = self.ints(&to.map(|n| n as i64));
+        let sizes = self.image_shape_tensor(output);
         self.add("Resize", vec![image, String::new(), String::new(), sizes], attributes)
     }
 }
