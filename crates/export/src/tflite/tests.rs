@@ -172,7 +172,6 @@ fn a_model_on_bytes_takes_a_quarter_of_its_file() {
         assert_eq!(bytes, fs::metadata(&path).unwrap().len());
         let floats = ExportGraph::new(model, Batch::Fixed(1)).unwrap();
         let floats = tflite(&floats, &Ones, &path, TfliteWeights::F32).unwrap().bytes;
-        println!("{}: {bytes} of {floats}", model.name());
         assert!(100 * bytes <= 27 * floats, "{}: {bytes} {floats}", model.name());
     }
 }
