@@ -75,7 +75,7 @@ def lite(folder, name, inputs, ours):
 
 
 def zoo(binary, folder, only):
-    subprocess.run([binary, "zoo", folder], check=True)
+    subprocess.run([binary, "zoo", folder, *sorted(only)], check=True)
     failed = False
     columns = " ".join(f"{'LiteRT ' + kind:>12}" for kind in LITE_KINDS)
     print(f"{'model':<18} {'ops':>6} {'KiB':>8} {'onnxruntime':>12} {'one row':>10} {columns}")
@@ -121,21 +121,22 @@ def int8_lite(path, inputs):
     return (found.astype(np.float32) - zero) * np.float32(scale), scale
 
 
-def int8_file(folder, name, suffix, inputs, ours):
-    """The largest and the mean difference in quanta, and the share of rows with the same class."""
+def int8_file(folder, name, suffix, inputs, ours, quantum):
+    """The largest and the mean difference in quanta, the share of rows with the same class, and the quantum. ONNX has floats as outputs:
+    their quantum is that of the TFLite file."""
     path = folder / f"{name}.{suffix}"
     if not path.exists():
         return None
-    theirs, quantum = int8_lite(path, inputs) if suffix == "tflite" else (run_onnx(path, inputs), None)
+    theirs, own = int8_lite(path, inputs) if suffix == "tflite" else (run_onnx(path, inputs), None)
     # An output that is not codes has no quantum of its own.
-    quantum = quantum or float(ours.max() - ours.min()) / 255
+    quantum = own or quantum or float(ours.max() - ours.min()) / 255
     off = np.abs(theirs.reshape(-1) - ours.reshape(-1)) / quantum
     same = np.mean(theirs.reshape(len(ours), -1).argmax(1) == ours.reshape(len(ours), -1).argmax(1))
-    return off.max(), off.mean(), same
+    return off.max(), off.mean(), same, quantum
 
 
 def int8(binary, folder, trained, only):
-    subprocess.run([binary, "int8", folder], check=True)
+    subprocess.run([binary, "int8", folder, *sorted(only)], check=True)
     learned = []
     for words in trained:
         name, data, steps, examples = words.split(",")
@@ -152,17 +153,17 @@ def int8(binary, folder, trained, only):
         ours, lite_path, plain = array(folder / f"{name}.output"), folder / f"{name}.tflite", folder / f"{name}-f32.tflite"
         known = lite_path.exists() and plain.exists()
         share = lite_path.stat().st_size / plain.stat().st_size if known else float("nan")
-        words, good = [], True
+        words, good, quantum = [], True, None
         for suffix in ["tflite", "onnx"]:
             try:
-                found = int8_file(folder, name, suffix, inputs, ours)
+                found = int8_file(folder, name, suffix, inputs, ours, quantum)
             except Exception as error:
                 found, good = None, False
                 print(f"{name:<18} {suffix}: {str(error)[:300]}")
             if found is None:
                 words += ["no", "", ""]
                 continue
-            most, mean, same = found
+            most, mean, same, quantum = found
             # A bound in floats: codes are compared as the numbers that they stand for.
             good &= (most < 1.001 if name.startswith("op-") else mean < 1.001) and (name not in learned or same >= 0.99)
             words += [f"{most:.2f}", f"{mean:.4f}", f"{same:.4f}"]
@@ -244,7 +245,7 @@ def torch(binary, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", help="the example `exported` of plimsoll-train")
-    parser.add_argument("--models", default="", help="models of the zoo, comma-separated [default: all]")
+    parser.add_argument("--models", default="", help="models of the zoo, with --int8 also layers (op-NAME), comma-separated [default: all]")
     parser.add_argument("--int8", action="store_true", help="models on bytes instead")
     parser.add_argument("--trained", action="append", default=[], help="with --int8: MODEL,DATA,STEPS,EXAMPLES, like lenet,mnist,600,1000")
     parser.add_argument("--torch", action="store_true", help="also read models that PyTorch exports")

@@ -9,7 +9,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use clap::Parser;
-use plimsoll::compress::{Int8Grids, calibration, places};
+use plimsoll::compress::{Int8Grids, KeptLayers, calibration, places};
 use plimsoll::cpu::CpuTarget;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::data::{Batch, Cursor, OpenOptions, SyntheticSpec, ValidationSplit, open};
@@ -143,9 +143,10 @@ fn measure(flags: &Flags, name: &str, isa: Isa, threads: usize) -> Result<(), Bo
     };
     let mut floats = start(&|trainer| trainer)?;
     let graph = step::prediction(make().as_ref(), 1)?;
-    let mut calibrated = start(&|trainer| trainer.inference_pass(calibration))?;
+    let mut calibrated =
+        start(&|trainer| trainer.inference_pass(|graph| calibration(graph, &KeptLayers::default())))?;
     let outputs = calibrated.session.predict(batch)?;
-    let measured = &outputs[outputs.len() - 2 * places(&graph).len()..];
+    let measured = &outputs[outputs.len() - 2 * places(&graph, &KeptLayers::default()).len()..];
     let all = |tensor: &Tensor, f: fn(f32, f32) -> f32| {
         tensor.as_f32().unwrap_or_default().iter().copied().reduce(f)
     };

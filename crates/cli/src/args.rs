@@ -24,6 +24,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll::Size;
 use plimsoll::data::{FormatOption, Prefetch};
 use plimsoll::nn::Precision;
+use plimsoll::train::BatchKind;
 use plimsoll::transform::Pass;
 use std::path::PathBuf;
 
@@ -268,6 +269,22 @@ pub struct PruneChannelsOptions {
     /// Folder for the smaller model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+    /// The line: a size like 512MiB or 4GB, or a share like 50% or 0.5 of the available memory
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "90%",
+        allow_negative_numbers = true,
+        help_heading = "Memory and machine"
+    )]
+    pub memory: Size,
+    /// Folder on a disk to which weights of the smaller model that exceed the line are offloaded, or `none` [default: the folder of the
+    /// run]
+    #[arg(long, value_name = "DIR", help_heading = "Memory and machine")]
+    pub spill: Option<PathBuf>,
+    /// Print the load sheet, the account of every byte
+    #[arg(long, help_heading = "Memory and machine")]
+    pub sheet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -280,9 +297,12 @@ pub struct QuantizeOptions {
     /// Examples of the training part on which ranges are measured
     #[arg(long, default_value_t = 512)]
     pub examples: usize,
-    /// Also tell how far every layer is from the same on floats, on these examples
+    /// Also tell how far every layer is from the same on floats, and how many answers stay the same, on these examples
     #[arg(long)]
     pub report_layers: bool,
+    /// Leave these layers in f32: a name, or a pattern like `conv*`; comma-separated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub keep: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -436,6 +456,9 @@ pub struct RunOptions {
     /// The machine of `plan --machine`.
     #[arg(skip)]
     pub elsewhere: Option<Elsewhere>,
+    /// The step of `plan --step`, where it is not that of training.
+    #[arg(skip)]
+    pub inference: Option<BatchKind>,
 }
 
 #[derive(Debug, Args)]

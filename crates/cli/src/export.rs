@@ -11,7 +11,7 @@ use super::weights::refused;
 use super::{Failure, out_file, say};
 use clap::{Args, ValueEnum};
 use plimsoll::Size;
-use plimsoll::compress::Int8Grids;
+use plimsoll::compress::{Int8Grids, KeptLayers};
 use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format, TfliteWeights};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{Entry, in_words};
@@ -158,7 +158,7 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     };
     let (exported, planned) = if options.int8 {
         let Quantized { session, grids, planned } =
-            quantized(&options.calibration(), options.examples, false)?;
+            quantized(&options.calibration(), options.examples, false, &KeptLayers::default())?;
         let step = bytes(&grids)?;
         let planned = planned.max(account(options, &step)?);
         let exported = session.export_step(&out, format, &step).map_err(|error| match error {

@@ -5,7 +5,7 @@ use super::args::{PlanOptions, RunOptions, StepName};
 use super::device_flags::placement;
 use super::machine::elsewhere;
 use super::{
-    Failure, answer, page, progress, ranks,
+    Failure, page, progress, ranks,
     refusal::{each_alternative, note_disk, note_split, refuse},
     refusal_cache, say,
     setup::{Setup, check_spill_folder, setup},
@@ -38,9 +38,15 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if options.run.resume.is_some() {
         return Err(Failure::usage("--resume is for train: a plan starts anew"));
     }
-    let run = &elsewhere(options, matches)?;
+    let mut run = elsewhere(options, matches)?;
+    run.inference = match options.step {
+        StepName::Train => None,
+        StepName::Evaluate => Some(BatchKind::Evaluate),
+        StepName::Predict => Some(BatchKind::Predict),
+    };
+    let run = &run;
     let page = run.page.file(None)?;
-    let trains = options.step == StepName::Train;
+    let trains = run.inference.is_none();
     let asked = [
         ("--max-batch", options.max_batch),
         ("--batches", options.batches),
@@ -49,18 +55,13 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if let Some((flag, _)) = asked.into_iter().find(|(_, asked)| *asked && !trains) {
         return Err(Failure::usage(format!("{flag} is for training: leave it or --step out")));
     }
-    let mut setup = setup(run).map_err(|failure| failure.in_json(run.json))?;
+    let setup = setup(run).map_err(|failure| failure.in_json(run.json))?;
     if let Some(object) = ranks::plans(run, &setup)? {
         if run.json {
             say(&object.to_string());
         }
         return Ok(());
     }
-    setup.trainer = match options.step {
-        StepName::Train => setup.trainer,
-        StepName::Evaluate => setup.trainer.kinds(&[BatchKind::Evaluate]),
-        StepName::Predict => setup.trainer.kinds(&[BatchKind::Predict]),
-    };
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
     let shown = progress::activity("planning");
@@ -79,10 +80,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if answered && !run.json && page.is_none() && options.why.is_none() {
         return Ok(());
     }
-    if !answered
-        && trains
-        && let Some(failure) = refused(run, &setup)
-    {
+    if !answered && let Some(failure) = refused(run, &setup) {
         return Err(failure);
     }
     let start = Instant::now();
@@ -93,8 +91,6 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     answers.insert("cached".into(), json!(setup.trainer.searches() == 0));
     let mut plans = match found {
         Ok(plans) => plans,
-        // What there is instead is about training.
-        Err(error) if !trains => return Err(answer(error, run.json)),
         Err(error) => match refuse(error, run, &setup, &mut forecast, &answers, !answered) {
             Ok(plans) => plans,
             // The question was another one, and is answered already.
@@ -155,6 +151,10 @@ pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
     // Those are answers for one device.
     if options.devices.are_logical() {
         return None;
+    }
+    if options.inference.is_some() {
+        // The bound of a run that is too large is one of training, and a page needs a plan.
+        return if options.page.report.is_none() { refusal_cache::known(options, setup) } else { None };
     }
     if options.page.report.is_none() {
         return refusal_cache::known(options, setup).or_else(|| too_large::refuse(options, setup));

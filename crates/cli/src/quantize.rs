@@ -6,7 +6,7 @@ use super::text::escaped;
 use super::trained::{Described, describe, open_described, peaks};
 use super::weights::refused;
 use super::{Failure, export, say};
-use plimsoll::compress::{Int8Grids, LayerNoise, calibration, places};
+use plimsoll::compress::{Int8Grids, KeptLayers, LayerNoise, calibration, places};
 use plimsoll::data::Pipeline;
 use plimsoll::export::Weights;
 use plimsoll::graph::Graph;
@@ -33,10 +33,16 @@ pub struct Quantized {
 pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let folder = MadeFolder::new(&options.trained.run, &options.out)?;
     let learned = describe(&options.trained.run)?.is_quantize_aware();
+    let kept = KeptLayers::new(options.keep.iter().map(String::as_str));
     let Quantized { session, grids, planned } =
-        quantized(&options.trained, options.examples, options.report_layers)?;
+        quantized(&options.trained, options.examples, options.report_layers, &kept)?;
     let int8: Vec<(f32, u8)> = grids.iter().collect();
-    let (before, after) = folder.write(&session, |model_options| model_options["int8"] = json!(int8))?;
+    let (before, after) = folder.write(&session, |model_options| {
+        model_options["int8"] = json!(int8);
+        if !options.keep.is_empty() {
+            model_options["int8_kept"] = json!(options.keep);
+        }
+    })?;
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
     let from = if learned { "learned".to_string() } else { format!("from {} examples", options.examples) };
     say(&format!("grids        {} between layers, {from}", int8.len()));
@@ -46,12 +52,13 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The model of a run on bytes, with ranges measured on so many examples of the training part. Prints how far each layer is from floats, if
-/// asked to.
+/// The model of a run on bytes but for some layers, with ranges measured on so many examples of the training part. Prints how far each
+/// layer is from floats, if asked to.
 pub fn quantized(
     options: &TrainedOptions,
     examples: usize,
     report_layers: bool,
+    kept: &KeptLayers,
 ) -> Result<Quantized, Failure> {
     if examples == 0 {
         return Err(Failure::usage("--examples must be at least 1: ranges are measured on them"));
@@ -60,11 +67,21 @@ pub fn quantized(
     if described.int8().is_some() {
         return Err(Failure::usage("the model is on bytes already: give the folder of the run before"));
     }
+    if described.is_quantize_aware() && *kept != KeptLayers::default() {
+        let reason = "ranges that were learned are those of all layers";
+        return Err(Failure::usage(format!(
+            "--keep: {reason}: leave it out, or train without --quantize-aware"
+        )));
+    }
     let learned = learned(&described, options)?;
     let described = described.plain();
     let model = described.model()?;
     let graph = step::prediction(&model, 1).map_err(TrainError::from)?;
-    let names = places(&graph);
+    if let Some(pattern) = kept.unknown(&graph) {
+        let layers = "`--report-layers` without --keep lists them";
+        return Err(Failure::usage(format!("--keep: there is no layer {pattern}: {layers}")));
+    }
+    let names = places(&graph, kept);
     if names.is_empty() {
         let reason = "no layer that can run on bytes: there are convolutions and dense layers of rows";
         return Err(Failure::usage(format!("`{}` has {reason}", model.name())));
@@ -76,7 +93,10 @@ pub fn quantized(
     let trainer = trainer.outside(weights_on_bytes(&graph));
     trained.trainer = match learned {
         Some(_) => trainer.clone(),
-        None => trainer.clone().inference_pass(calibration),
+        None => {
+            let kept = kept.clone();
+            trainer.clone().inference_pass(move |graph| calibration(graph, &kept))
+        }
     };
     let (mut floats, mut planned) = trained.session(options.json, options.sheet)?;
     let part = trained.part().clone().take(examples);
@@ -84,8 +104,10 @@ pub fn quantized(
         Some(grids) => grids,
         None => measured(&mut floats, &part, &names)?,
     };
+    let grids = grids.keeping(kept.clone());
     let mut states: BTreeMap<String, Tensor> =
         grids.states(&graph, |name| floats.state(name))?.into_iter().collect();
+    let mut answers = Vec::new();
     if report_layers {
         // As in training, the code of each phase is dropped when it is over.
         memory::trim_code();
@@ -97,7 +119,7 @@ pub fn quantized(
         let mut both = plans.start()?;
         set_states(&mut both, &floats, &states)?;
         memory::trim_code();
-        report(&mut both, &part, &grids.compared(&graph))?;
+        answers = report(&mut both, &part, &grids.compared(&graph), &kept.layers(&graph))?;
     }
     let kept = grids.clone();
     trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
@@ -112,6 +134,15 @@ pub fn quantized(
     let mut session = plans.start()?;
     for (name, state) in &states {
         session.set_state(name, state)?;
+    }
+    if !answers.is_empty() {
+        let mut found = Vec::new();
+        session.predict_each(&part, |outputs| {
+            largest(&outputs[0], &mut found);
+            Ok::<(), Failure>(())
+        })?;
+        let same = found.iter().zip(&answers).filter(|(a, b)| a == b).count();
+        say(&format!("answers      {same} of {} are those of the model on floats", answers.len()));
     }
     Ok(Quantized { session, grids, planned })
 }
@@ -182,10 +213,29 @@ fn set_states(
     Ok(())
 }
 
-/// Prints how far the layers of a comparison are from those on floats.
-fn report(both: &mut Session, part: &Pipeline, layers: &[String]) -> Result<(), Failure> {
-    let mut measured = vec![LayerNoise::default(); layers.len()];
+/// Adds the index of the largest output of each example, where there is a row of them for each.
+fn largest(outputs: &Tensor, found: &mut Vec<usize>) {
+    let (&[_, columns], Some(numbers)) = (&outputs.ty().shape[..], outputs.as_f32()) else { return };
+    if columns < 2 {
+        return;
+    }
+    found.extend(numbers.chunks_exact(columns).map(|row| {
+        let larger = |best: usize, i: usize| if row[i] > row[best] { i } else { best };
+        (1..columns).fold(0, larger)
+    }));
+}
+
+/// Prints how far the layers of a comparison are from those on floats, and which are kept there. Returns the answers on floats, where there is one for
+/// each example.
+fn report(
+    both: &mut Session,
+    part: &Pipeline,
+    layers: &[String],
+    kept: &[String],
+) -> Result<Vec<usize>, Failure> {
+    let (mut measured, mut answers) = (vec![LayerNoise::default(); layers.len()], Vec::new());
     both.predict_each(part, |outputs| {
+        largest(&outputs[0], &mut answers);
         // The model's own outputs come first.
         let compared = &outputs[outputs.len().saturating_sub(LayerNoise::OUTPUTS * layers.len())..];
         for (sums, layer) in compared.chunks_exact(LayerNoise::OUTPUTS).zip(&mut measured) {
@@ -196,12 +246,15 @@ fn report(both: &mut Session, part: &Pipeline, layers: &[String]) -> Result<(), 
         }
         Ok::<(), Failure>(())
     })?;
-    let widest = layers.iter().map(|layer| layer.chars().count()).max().unwrap_or(0).max(5);
+    let widest = layers.iter().chain(kept).map(|layer| layer.chars().count()).max().unwrap_or(0).max(5);
     let decibels = |of: Option<f64>| of.map_or("exact".to_string(), |found| format!("{found:.1} dB"));
     say(&format!("{:<widest$}  {:>9}  {:>9}", "layer", "as it is", "its own"));
     for (layer, noise) in layers.iter().zip(measured) {
         let (all, own) = (decibels(noise.decibels()), decibels(noise.own_decibels()));
         say(&format!("{layer:<widest$}  {all:>9}  {own:>9}"));
     }
-    Ok(())
+    for layer in kept {
+        say(&format!("{layer:<widest$}  {:>9}  {:>9}", "f32", "f32"));
+    }
+    Ok(answers)
 }

@@ -8,9 +8,11 @@ use super::update::{MomentsName, OptimizerName};
 use super::zoo_model::entry;
 use super::{Failure, page, progress};
 use plimsoll::Size;
-use plimsoll::nn::Precision;
+use plimsoll::compress::{Int8Grids, KeptLayers, places};
+use plimsoll::graph::Graph;
+use plimsoll::nn::{Policy, Precision};
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
-use plimsoll::train::{Forecast, TrainError, TrainingPlan, tally};
+use plimsoll::train::{Forecast, TrainError, Trainer, TrainingPlan, tally};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -196,10 +198,11 @@ pub fn each_alternative(
     let options = &under(options, line_bytes);
     let mut found = |alternative: Option<Alternative>| alternative.into_iter().for_each(&mut add);
     found(smaller_batch(options, setup.batch));
-    for change in [split, split_batch_norm, offloading, lower_precision] {
+    for change in [split, split_batch_norm, offloading, lower_precision, on_bytes] {
         found(change(options));
     }
-    for (change, flags, options) in sizes(options, setup).into_iter().chain(optimizers(options)) {
+    let optimizers = if options.inference.is_none() { optimizers(options) } else { Vec::new() };
+    for (change, flags, options) in sizes(options, setup).into_iter().chain(optimizers) {
         found(plan_sheet(&options).map(|(fits, sheet)| alternative(change, flags, fits, &sheet)));
     }
 }
@@ -207,7 +210,12 @@ pub fn each_alternative(
 /// The load sheet of a run, and whether it fits its line; `None` for a run with invalid options.
 fn plan_sheet(options: &RunOptions) -> Option<(bool, LoadSheet)> {
     let setup = setup(options).ok()?;
-    match setup.trainer.plan(&setup.data) {
+    sheet_of(&setup.trainer, &setup)
+}
+
+/// The load sheet of a trainer, and whether it fits its line.
+fn sheet_of(trainer: &Trainer, setup: &Setup) -> Option<(bool, LoadSheet)> {
+    match trainer.plan(&setup.data) {
         Ok(plans) => Some((true, plans.into_plans().sheet)),
         Err(TrainError::Plan(PlanError::Infeasible(short))) => Some((false, short.sheet)),
         Err(_) => None,
@@ -248,7 +256,8 @@ fn split(options: &RunOptions) -> Option<Alternative> {
 
 /// Micro-batches in spite of batch norm, where batch norm prevents them.
 fn split_batch_norm(options: &RunOptions) -> Option<Alternative> {
-    if options.allow_split_batchnorm || entry(&options.model.model).is_ok_and(|entry| entry.splits) {
+    let whole = options.inference.is_some() || options.allow_split_batchnorm;
+    if whole || entry(&options.model.model).is_ok_and(|entry| entry.splits) {
         return None;
     }
     let split = RunOptions { allow_split_batchnorm: true, micro_batches: None, ..options.clone() };
@@ -272,6 +281,22 @@ fn lower_precision(options: &RunOptions) -> Option<Alternative> {
     low.precision.precision = Precision::BF16;
     let (fits, sheet) = plan_sheet(&low)?;
     Some(alternative("lower precision", "--precision bf16".into(), fits, &sheet))
+}
+
+/// Layers on bytes, where the step does not train.
+fn on_bytes(options: &RunOptions) -> Option<Alternative> {
+    options.inference?;
+    let setup = setup(options).ok()?;
+    let quantized = |graph: Graph| {
+        // Scales change no sizes.
+        match Int8Grids::new(vec![(1.0, 0); places(&graph, &KeptLayers::default()).len()]) {
+            Some(grids) => grids.apply(graph),
+            None => Ok(graph),
+        }
+    };
+    let trainer = setup.trainer.clone().precision(Policy::default()).inference_pass(quantized);
+    let (fits, sheet) = sheet_of(&trainer, &setup)?;
+    Some(alternative("on bytes", "plimsoll quantize RUN".into(), fits, &sheet))
 }
 
 /// A change, its flags, and the options with it.

@@ -171,10 +171,11 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         None => trainer,
     };
     let trainer = trainer.shard(options.ranks.shard);
+    let kinds = options.inference.map_or(vec![BatchKind::Train, BatchKind::Evaluate], |kind| vec![kind]);
     let trainer = trainer
         .batch(batch)
         .accumulate(accumulate)
-        .kinds(&[BatchKind::Train, BatchKind::Evaluate])
+        .kinds(&kinds)
         .seed(options.seed)
         .schedule(options.update.schedule()?)
         .warmup(options.update.warmup.unwrap_or(0))

@@ -9,7 +9,7 @@ use super::weights::refused;
 use super::zoo_model::{self, model};
 use super::{Failure, answer, applies, devices, hint, progress, resume::recorded, say};
 use plimsoll::Size;
-use plimsoll::compress::Int8Grids;
+use plimsoll::compress::{Int8Grids, KeptLayers};
 use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, ValidationSplit};
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
@@ -316,9 +316,11 @@ fn int8_grids(options: Option<&Value>) -> Result<Option<Int8Grids>, String> {
     let grid =
         |pair: &Value| Some((pair.get(0)?.as_f64()? as f32, u8::try_from(pair.get(1)?.as_u64()?).ok()?));
     let grids: Option<Vec<(f32, u8)>> = listed.iter().map(grid).collect();
+    let kept = options.and_then(|options| options.get("int8_kept")?.as_array()).into_iter().flatten();
+    let kept = KeptLayers::new(kept.filter_map(Value::as_str));
     grids
         .and_then(Int8Grids::new)
-        .map(Some)
+        .map(|grids| Some(grids.keeping(kept)))
         .ok_or_else(|| "\"int8\" is no list of scales and zero points".into())
 }
 

@@ -4,7 +4,7 @@ use super::args::ZooOptions;
 use super::setup::executor;
 use super::text::count;
 use super::{Failure, say};
-use plimsoll::compress::{Int8Grids, places};
+use plimsoll::compress::{Int8Grids, KeptLayers, places};
 use plimsoll::data::catalogue;
 use plimsoll::graph::Graph;
 use plimsoll::nn::zoo::{ZOO, ZooOptions as ZooDefaults};
@@ -83,7 +83,7 @@ pub fn run(options: &ZooOptions) -> Result<(), Failure> {
 
 /// Bytes of the states of a model whose layers run on bytes, where some can; `forward` is its prediction.
 fn bytes_on_int8(forward: Graph) -> Result<Option<usize>, Failure> {
-    let places = places(&forward).len();
+    let places = places(&forward, &KeptLayers::default()).len();
     // Scales do not change sizes.
     let Some(grids) = Int8Grids::new(vec![(1.0, 0); places]).filter(|_| places > 0) else { return Ok(None) };
     let graph = grids.apply(forward).map_err(TrainError::from)?;

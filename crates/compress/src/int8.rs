@@ -8,10 +8,11 @@ mod layers;
 pub use aware::QuantizeAware;
 pub use comparison::LayerNoise;
 
-use layers::{Analysis, Layer, Output, Step};
-use plimsoll_graph::op::{Codes, Factor, Grid, Int8, Movement, Reduce};
-use plimsoll_graph::{Graph, GraphError, Init, NodeId, Op, Role, State, ValueId};
-use plimsoll_tensor::{DType, Tensor, TensorType, fixed_point_of, grid_code};
+use layers::{Analysis, Layer, Output, Step, Weights};
+use plimsoll_graph::op::{Binary, Codes, Factor, Geometry, Grid, Int8, Movement, Reduce};
+use plimsoll_graph::{Builder, Graph, GraphError, Init, NodeId, Op, Role, State, ValueId};
+use plimsoll_nn::Pattern;
+use plimsoll_tensor::{DType, SIGMOID_SCALE, Shape, Tensor, TensorType, fixed_point_of, grid_code};
 use plimsoll_transform::Rewriter;
 use std::collections::BTreeMap;
 
@@ -23,12 +24,53 @@ const RANGE: &str = "output/range";
 
 /// The grids of a quantized model: one for each place between its layers whose range was measured, in order.
 ///
-/// Convolutions and dense layers, with the batch norm and the activation behind them, sums of branches, means and maxima of images run
-/// on bytes; what is between them and has no such form runs in f32. The scheme is TFLite's: weights symmetric, with a scale for each output channel of
-/// a convolution and one for a dense layer; activations with a scale and a zero point; biases in 32 bits at the scale of input times
-/// weights.
+/// Convolutions and dense layers, with the batch norm and the activation behind them, batch norms of images, sums and products of
+/// branches, concatenations, sigmoid and swish, means and maxima of images run on bytes; what is between them and has no such form runs in
+/// f32. The scheme is TFLite's: weights symmetric, with a scale for each output channel of a convolution and one for a dense layer;
+/// activations with a scale and a zero point; biases in 32 bits at the scale of input times weights. What is concatenated shares a grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Int8Grids(Vec<Grid>);
+pub struct Int8Grids {
+    grids: Vec<Grid>,
+    kept: KeptLayers,
+}
+
+/// Layers that stay in f32 though they could run on bytes, by the [`Pattern`]s of their names.
+///
+/// ```
+/// use plimsoll_compress::KeptLayers;
+/// let kept = KeptLayers::new(["conv1", "block*/gate"]);
+/// assert!(kept.matches("conv1") && kept.matches("block2/gate/fc1") && !kept.matches("conv10"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptLayers(Vec<Pattern>);
+
+impl KeptLayers {
+    /// Those that these patterns match.
+    pub fn new<S: Into<String>>(patterns: impl IntoIterator<Item = S>) -> Self {
+        Self(patterns.into_iter().map(Pattern::new).collect())
+    }
+
+    /// Whether a layer is kept.
+    pub fn matches(&self, layer: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(layer))
+    }
+
+    /// The first pattern that matches no layer of a graph.
+    pub fn unknown(&self, graph: &Graph) -> Option<&Pattern> {
+        self.0.iter().find(|pattern| !graph.nodes.iter().any(|node| pattern.matches(&node.layer)))
+    }
+
+    /// The layers that could run on bytes and are kept, in order.
+    pub fn layers(&self, graph: &Graph) -> Vec<String> {
+        let all = Analysis::of(graph, &Self::default());
+        let measured = all.steps.iter().filter(|step| step.layer.is_measured());
+        let mut layers: Vec<String> =
+            measured.map(|step| graph.node(step.nodes[0]).layer.to_string()).collect();
+        layers.retain(|layer| self.matches(layer));
+        layers.dedup();
+        layers
+    }
+}
 
 impl Int8Grids {
     /// The grids of measured ranges: zero is on each.
@@ -39,19 +81,25 @@ impl Int8Grids {
             let scale = if scale > 0.0 { scale } else { 1.0 };
             Grid { scale, zero: grid_code(-low, scale, 0) }
         };
-        Self(ranges.iter().map(grid).collect())
+        Self { grids: ranges.iter().map(grid).collect(), kept: KeptLayers::default() }
     }
 
     /// Grids that were kept, as scales and zero points. `None` if a scale is not above zero.
     pub fn new(grids: impl IntoIterator<Item = (f32, u8)>) -> Option<Self> {
         let grid =
             |(scale, zero): (f32, u8)| (scale > 0.0 && scale.is_finite()).then_some(Grid { scale, zero });
-        grids.into_iter().map(grid).collect::<Option<Vec<Grid>>>().map(Self)
+        let grids = grids.into_iter().map(grid).collect::<Option<Vec<Grid>>>()?;
+        Some(Self { grids, kept: KeptLayers::default() })
+    }
+
+    /// The same for a model some of whose layers stay in f32: the places are [those without](places) them.
+    pub fn keeping(self, kept: KeptLayers) -> Self {
+        Self { kept, ..self }
     }
 
     /// Scale and zero point of each.
     pub fn iter(&self) -> impl Iterator<Item = (f32, u8)> + '_ {
-        self.0.iter().map(|grid| (grid.scale, grid.zero))
+        self.grids.iter().map(|grid| (grid.scale, grid.zero))
     }
 
     /// A graph with its layers on bytes. The weights become other states: see [`Int8Grids::states`].
@@ -61,14 +109,14 @@ impl Int8Grids {
 
     /// As [`Int8Grids::apply`], with the grid of each value that is codes.
     pub fn apply_with_grids(&self, graph: Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError> {
-        let analysis = Analysis::of(&graph);
-        let steps: Vec<&Step> =
-            analysis.steps.iter().filter(|step| step.last_place() < self.0.len()).collect();
+        let analysis = Analysis::of(&graph, &self.kept);
+        let steps: Vec<&Step> = self.steps(&analysis).collect();
         let skipped = |id: NodeId| steps.iter().any(|step| step.nodes.contains(&id));
         let needed = needed(&graph, &steps, &skipped);
         let read = |state: &State| needed[state.input.index()];
+        let grids = self.grids(&analysis);
         let mut emit = Emit {
-            grids: &self.0,
+            grids: &grids,
             codes: BTreeMap::new(),
             grid_of: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -101,43 +149,103 @@ impl Int8Grids {
         mut read: impl FnMut(&str) -> Result<Tensor, E>,
     ) -> Result<Vec<(String, Tensor)>, E> {
         let mut states = Vec::new();
-        for step in Analysis::of(graph).steps.iter().filter(|step| step.last_place() < self.0.len()) {
-            let Layer::Product { kernel, per_channel, folds, .. } = &step.layer else { continue };
-            let (input, output) = (self.0[step.places[0]], self.0[step.output.place]);
-            let name = &graph.states[*kernel].name;
-            let weights = read(name)?;
-            let (factors, offsets) = fold::affine(graph, folds, &weights, &mut read)?;
-            let tensors = quantized(&weights, &factors, &offsets, *per_channel, input, output);
+        let analysis = Analysis::of(graph, &self.kept);
+        let grids = self.grids(&analysis);
+        for step in self.steps(&analysis) {
+            let Layer::Product { weights, folds } = &step.layer else { continue };
+            let (input, output) = (grids[step.places[0]], grids[step.output.place]);
+            let channels = graph.ty(step.output.value).shape.last().copied().unwrap_or(1);
+            let (factors, offsets) = fold::affine(graph, folds, channels, &mut read)?;
+            let elements = match weights.state() {
+                Some(state) => read(&graph.states[state].name)?.as_f32().unwrap_or_default().to_vec(),
+                None => vec![1.0; channels],
+            };
+            let shape = weights.shape(graph);
+            let elements = match weights {
+                Weights::Grow(state) => grown(&elements, &graph.ty(graph.states[*state].input).shape),
+                Weights::Dense(_) | Weights::Conv(..) | Weights::Ones(..) => elements,
+            };
+            let per_channel = !matches!(weights, Weights::Dense(_));
+            let tensors = quantized(&elements, &shape, &factors, &offsets, per_channel, input, output);
+            let name = weights.name(graph);
             states
                 .extend(STATES.iter().zip(tensors).map(|(leaf, tensor)| (format!("{name}/{leaf}"), tensor)));
         }
         Ok(states)
     }
+
+    /// The grid of each place: that of its range, but for ops that have no other than theirs.
+    fn grids(&self, analysis: &Analysis) -> Vec<Grid> {
+        let places = self.grids.iter().zip(&analysis.places);
+        places.map(|(&grid, place)| place.fixed.unwrap_or(grid)).collect()
+    }
+
+    /// The layers whose places all have a grid.
+    fn steps<'a>(&self, analysis: &'a Analysis) -> impl Iterator<Item = &'a Step> + use<'a> {
+        let count = self.grids.len();
+        analysis.steps.iter().filter(move |step| step.last_place() < count)
+    }
 }
 
 /// A graph whose outputs are the ranges of every place that needs a grid: of each example the largest and the smallest element.
-pub fn calibration(graph: Graph) -> Result<Graph, GraphError> {
-    let analysis = Analysis::of(&graph);
+pub fn calibration(graph: Graph, kept: &KeptLayers) -> Result<Graph, GraphError> {
+    let analysis = Analysis::of(&graph, kept);
     let mut r = Rewriter::new(&graph);
     for node in &graph.nodes {
         r.copy(node)?;
     }
-    let values: Vec<ValueId> = analysis.places.iter().map(|&value| r.get(value)).collect();
+    let places: Vec<Vec<ValueId>> = analysis
+        .places
+        .iter()
+        .map(|place| place.values.iter().map(|&value| r.get(value)).collect())
+        .collect();
     let mut b = r.close();
-    for (place, value) in values.into_iter().enumerate() {
-        let end = b.shape(value).rank();
-        for (op, name) in [(Reduce::Max { start: 1, end }, "max"), (Reduce::Min { start: 1, end }, "min")] {
-            let found = b.one(Op::Reduce(op), &[value])?;
+    for (place, values) in places.into_iter().enumerate() {
+        for (most, name) in [(Most::Largest, "max"), (Most::Smallest, "min")] {
+            let each = values.iter().map(|&value| most.of_each(&mut b, value));
+            let each = each.collect::<Result<Vec<_>, _>>()?;
+            let found = most.of_all(&mut b, &each)?;
             b.output(&format!("{RANGE}/{place}/{name}"), found);
         }
     }
     b.finish()
 }
 
+/// The largest or the smallest element.
+#[derive(Clone, Copy)]
+enum Most {
+    Largest,
+    Smallest,
+}
+
+impl Most {
+    /// That of each example, as `[examples, 1]`.
+    fn of_each(self, b: &mut Builder, value: ValueId) -> Result<ValueId, GraphError> {
+        let (examples, end) = (b.shape(value)[0], b.shape(value).rank());
+        let reduce = match self {
+            Self::Largest => Reduce::Max { start: 1, end },
+            Self::Smallest => Reduce::Min { start: 1, end },
+        };
+        let found = b.one(Op::Reduce(reduce), &[value])?;
+        b.reshape(found, [examples, 1])
+    }
+
+    /// That of several of the same shape, element by element.
+    fn of_all(self, b: &mut Builder, values: &[ValueId]) -> Result<ValueId, GraphError> {
+        let op = match self {
+            Self::Largest => Binary::Max,
+            Self::Smallest => Binary::Min,
+        };
+        let (first, rest) =
+            values.split_first().ok_or_else(|| GraphError::Broken("a place without values".into()))?;
+        rest.iter().try_fold(*first, |found, &value| b.binary(op, found, value))
+    }
+}
+
 /// The places that need grids, in order: the layer that computes each, or an empty name for an input.
-pub fn places(graph: &Graph) -> Vec<String> {
-    let layer = |&value: &ValueId| graph.producer(value).map_or("", |id| &*graph.node(id).layer).to_string();
-    Analysis::of(graph).places.iter().map(layer).collect()
+pub fn places(graph: &Graph, kept: &KeptLayers) -> Vec<String> {
+    let layer = |value: ValueId| graph.producer(value).map_or("", |id| &*graph.node(id).layer).to_string();
+    Analysis::of(graph, kept).places.iter().map(|place| layer(place.values[0])).collect()
 }
 
 /// Which values are needed besides those inside layers on bytes.
@@ -155,20 +263,35 @@ fn needed(graph: &Graph, steps: &[&Step], skipped: &dyn Fn(NodeId) -> bool) -> V
     needed
 }
 
-/// Codes, biases, multipliers and shifts of a layer's weights, each channel of which is scaled by a factor first.
+/// The weights `[h, w, outputs, inputs]` of a transposed convolution as those of a dense layer, `[inputs, h · w · outputs]`.
+fn grown(kernel: &[f32], shape: &Shape) -> Vec<f32> {
+    let inputs = shape.last().copied().unwrap_or(1);
+    let outputs = kernel.len() / inputs.max(1);
+    (0..kernel.len()).map(|i| kernel[i % outputs * inputs + i / outputs]).collect()
+}
+
+/// The largest bias of a layer.
+const LARGEST_BIAS: f64 = 1e9;
+
+/// Codes, biases, multipliers and shifts of a layer's weights, whose last axis is channels. Each is scaled by its factor first, of
+/// which there may be fewer: they repeat.
 fn quantized(
-    weights: &Tensor,
+    weights: &[f32],
+    shape: &Shape,
     factors: &[f64],
     offsets: &[f64],
     per_channel: bool,
     input: Grid,
     output: Grid,
 ) -> [Tensor; 4] {
-    let channels = factors.len().max(1);
-    let own = weights.as_f32().unwrap_or_default();
-    let scaled = |i: usize| f64::from(own[i]) * factors[i % channels];
+    let channels = shape.last().copied().unwrap_or(1).max(1);
+    let offset = |channel: usize| offsets[channel % offsets.len()];
+    let scaled = |i: usize| f64::from(weights[i]) * factors[i % channels % factors.len()];
     let mut largest = vec![0f64; channels];
-    (0..own.len()).for_each(|i| largest[i % channels] = largest[i % channels].max(scaled(i).abs()));
+    (0..weights.len()).for_each(|i| largest[i % channels] = largest[i % channels].max(scaled(i).abs()));
+    // Biases are at the scale of the weights, and must fit, too.
+    let of_bias = |channel: usize| 127.0 * offset(channel).abs() / (f64::from(input.scale) * LARGEST_BIAS);
+    largest.iter_mut().enumerate().for_each(|(i, largest)| *largest = largest.max(of_bias(i)));
     if !per_channel {
         let all = largest.iter().copied().fold(0.0, f64::max);
         largest.fill(all);
@@ -177,13 +300,14 @@ fn quantized(
     let scale = |&largest: &f64| Some((largest / 127.0) as f32).filter(|scale| *scale > 0.0).unwrap_or(1.0);
     let scales: Vec<f64> = largest.iter().map(|largest| f64::from(scale(largest))).collect();
     let code = |i: usize| (scaled(i) / scales[i % channels]).round().clamp(-127.0, 127.0) as i8 as u8;
-    let mut codes = Tensor::zeros(TensorType::new(DType::U8, weights.ty().shape.clone()));
-    if own.len() == weights.ty().shape.elements() {
-        codes.copy_from_bytes(&(0..own.len()).map(code).collect::<Vec<u8>>());
+    let mut codes = Tensor::zeros(TensorType::new(DType::U8, shape.clone()));
+    if weights.len() == shape.elements() {
+        codes.copy_from_bytes(&(0..weights.len()).map(code).collect::<Vec<u8>>());
     }
     let units: Vec<f64> = scales.iter().map(|scale| f64::from(input.scale) * scale).collect();
-    let bias =
-        offsets.iter().zip(&units).map(|(b, unit)| (b / unit).round().clamp(-1e9, 1e9)).collect::<Vec<f64>>();
+    let in_units =
+        |(channel, unit): (usize, &f64)| (offset(channel) / unit).round().clamp(-LARGEST_BIAS, LARGEST_BIAS);
+    let bias: Vec<f64> = units.iter().enumerate().map(in_units).collect();
     let fixed: Vec<(i32, i32)> =
         units.iter().map(|unit| fixed_point_of(unit / f64::from(output.scale))).collect();
     let words = |values: Vec<f64>| {
@@ -205,8 +329,8 @@ struct Emit<'g> {
     codes: BTreeMap<ValueId, (ValueId, usize)>,
     /// The grid of each new value that is codes.
     grid_of: BTreeMap<ValueId, Grid>,
-    /// The states of a layer, by the old state that is its kernel and its output's place.
-    states: BTreeMap<(usize, usize), Vec<ValueId>>,
+    /// The states of a layer, by what their names start with and its output's place.
+    states: BTreeMap<(String, usize), Vec<ValueId>>,
     r: Rewriter<'g>,
 }
 
@@ -276,29 +400,30 @@ impl Emit<'_> {
             Factor { multiplier, shift }
         };
         let op = match &step.layer {
-            Layer::Product { kernel, conv, .. } => {
+            Layer::Product { weights, .. } => {
                 let zero = grid(step.places[0]).zero;
-                let ty = graph.ty(graph.states[*kernel].input);
-                let channels = ty.shape.last().copied().unwrap_or(1);
+                let (shape, name) = (weights.shape(graph), weights.name(graph));
+                let channels = shape.last().copied().unwrap_or(1);
                 let builder = &mut self.r.builder;
-                let states = self.states.entry((*kernel, place)).or_insert_with(|| {
+                let states = self.states.entry((name.to_string(), place)).or_insert_with(|| {
                     let state = |(i, leaf): (usize, &&str)| {
-                        let name = format!("{}/{leaf}", graph.states[*kernel].name);
                         let ty = match i {
-                            0 => TensorType::new(DType::U8, ty.shape.clone()),
+                            0 => TensorType::new(DType::U8, shape.clone()),
                             _ => TensorType::new(DType::I32, [channels]),
                         };
-                        builder.named_state(name, ty, Role::Parameter, Init::Zeros)
+                        builder.named_state(format!("{name}/{leaf}"), ty, Role::Parameter, Init::Zeros)
                     };
                     STATES.iter().enumerate().map(state).collect()
                 });
                 inputs.extend(states.iter().copied());
                 let output = self.output(&step.output);
-                match conv {
-                    Some((geometry, groups)) => {
+                match weights {
+                    Weights::Dense(_) => Int8::Dense { zero, output },
+                    Weights::Conv(_, geometry, groups) => {
                         Int8::Conv { geometry: *geometry, groups: *groups, zero, output }
                     }
-                    None => Int8::Dense { zero, output },
+                    Weights::Grow(_) => Int8::Conv { geometry: POINTS, groups: 1, zero, output },
+                    Weights::Ones(..) => Int8::Conv { geometry: POINTS, groups: channels, zero, output },
                 }
             }
             Layer::Sum => {
@@ -314,30 +439,86 @@ impl Emit<'_> {
                     output: self.output(&step.output),
                 }
             }
+            Layer::Mul => {
+                let [a, b] = [grid(step.places[0]), grid(step.places[1])];
+                let scale = f64::from(a.scale) * f64::from(b.scale) / f64::from(grid(place).scale);
+                Int8::Mul {
+                    zeros: [a.zero, b.zero],
+                    factor: factor(scale),
+                    output: self.output(&step.output),
+                }
+            }
+            Layer::Sigmoid => Int8::Sigmoid(grid(step.places[0])),
+            Layer::Swish => {
+                let from = grid(step.places[0]);
+                let scale = f64::from(from.scale) * f64::from(SIGMOID_SCALE) / f64::from(grid(place).scale);
+                Int8::Swish { from, factor: factor(scale), output: self.output(&step.output) }
+            }
             Layer::Mean { of } => {
                 let from = grid(step.places[0]);
                 let scale = f64::from(from.scale) * of / f64::from(grid(place).scale);
                 Int8::Mean { zero: from.zero, factor: factor(scale), output: self.output(&step.output) }
             }
             Layer::MaxPool(windows) => Int8::MaxPool { windows: *windows },
+            Layer::AveragePool(windows) => Int8::AveragePool { windows: *windows },
+            Layer::Resize(mode, output) => Int8::Resize { mode: *mode, output: *output },
             Layer::Reshape => {
                 let shape = graph.ty(step.output.value).shape.clone();
-                let codes = self
-                    .r
-                    .builder
-                    .within(layer, |b| b.one(Op::Movement(Movement::Reshape(shape)), &inputs))?;
-                self.set_codes(step.output.value, codes, place);
-                return Ok(());
+                return self.moved(step, &layer, Movement::Reshape(shape), &inputs).map(|_| ());
+            }
+            Layer::Concat { axis } => {
+                return self.moved(step, &layer, Movement::Concat { axis: *axis }, &inputs).map(|_| ());
             }
         };
         let shape = graph.ty(step.output.value).shape.clone();
-        let codes = self.r.builder.within(layer.clone(), |b| b.one(Op::Int8(op), &inputs))?;
+        let mut codes = self.r.builder.within(layer.clone(), |b| b.one(Op::Int8(op), &inputs))?;
         self.set_codes(step.output.value, codes, place);
+        if let (Layer::Product { weights: Weights::Grow(state), .. }, &[n, h, w, _]) =
+            (&step.layer, &self.r.builder.shape(codes)[..])
+        {
+            // Blocks `[kh, kw · c]` of pixels become pixels: rows of them go behind each other.
+            let (block, channels) = (&graph.ty(graph.states[*state].input).shape, shape.last().copied());
+            let row = block[1] * channels.unwrap_or(1);
+            let blocks = Movement::Reshape(Shape::from([n, h, w, block[0], row]));
+            codes = self.moved(step, &layer, blocks, &[codes])?;
+            codes = self.moved(step, &layer, Movement::Transpose(vec![0, 1, 3, 2, 4]), &[codes])?;
+        }
         if *self.r.builder.shape(codes) != shape {
-            let codes = self.r.builder.within(layer, |b| b.reshape(codes, shape))?;
-            self.set_codes(step.output.value, codes, place);
+            self.moved(step, &layer, Movement::Reshape(shape), &[codes])?;
         }
         Ok(())
+    }
+
+    /// Moves codes to what are those of a step's output.
+    fn moved(
+        &mut self,
+        step: &Step,
+        layer: &std::sync::Arc<str>,
+        op: Movement,
+        codes: &[ValueId],
+    ) -> Result<ValueId, GraphError> {
+        let moved = self.r.builder.within(layer.clone(), |b| b.one(Op::Movement(op), codes))?;
+        self.set_codes(step.output.value, moved, step.output.place);
+        Ok(moved)
+    }
+}
+
+/// A window of one pixel.
+const POINTS: Geometry = Geometry { window: [1, 1], stride: [1, 1], padding: [[0, 0]; 2], dilation: [1, 1] };
+
+impl Weights {
+    /// The shape of the layer's weights on bytes: the last axis is channels.
+    fn shape(&self, graph: &Graph) -> Shape {
+        let of = |state: usize| graph.ty(graph.states[state].input).shape.clone();
+        match *self {
+            Self::Dense(state) | Self::Conv(state, ..) => of(state),
+            Self::Grow(state) => {
+                let kernel = of(state);
+                let inputs = kernel.last().copied().unwrap_or(1);
+                Shape::from([1, 1, inputs, kernel.elements() / inputs.max(1)])
+            }
+            Self::Ones(channels, _) => Shape::from([1, 1, 1, channels]),
+        }
     }
 }
 
@@ -345,9 +526,11 @@ impl Emit<'_> {
 mod tests {
     use super::*;
     use plimsoll_graph::Origin;
+    use plimsoll_graph::op::ResizeMode;
     use plimsoll_nn::{
-        BatchNorm, Conv2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool, MaxPool2d, Model, Relu, Relu6,
-        Residual, Sequential, Sigmoid, step, zoo,
+        AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten,
+        GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Silu,
+        Tanh, Upsample, step, zoo,
     };
     use plimsoll_reference::evaluate;
     use plimsoll_tensor::random::Stream;
@@ -396,7 +579,8 @@ mod tests {
         let graph = step::prediction(model, 6).unwrap();
         let read = |name: &str| state(&graph, name);
         let shape = [&[6], &image[..]].concat();
-        let calibrated = run(&calibration(graph.clone()).unwrap(), &read, &[images(&shape, 0)]);
+        let calibrated =
+            run(&calibration(graph.clone(), &KeptLayers::default()).unwrap(), &read, &[images(&shape, 0)]);
         let ranges: Vec<(f32, f32)> = calibrated[1..]
             .chunks_exact(2)
             .map(|pair| {
@@ -421,18 +605,15 @@ mod tests {
         // Behind an op in f32 a comparison starts anew from exact floats.
         let on_bytes = bytes.nodes.iter().all(|node| matches!(node.op, Op::Int8(_) | Op::Movement(_)));
         let found_there = on_bytes.then_some(&found[..]);
-        check_comparison(&compared[1..], &grids.compared(&graph), &expected, found_there);
+        check_comparison(&compared[1..], grids.compared(&graph).len(), &expected, found_there);
         let range = expected.iter().fold(0f64, |a, b| a.max(b.abs()));
         let worst = expected.iter().zip(&found).fold(0f64, |a, (e, f)| a.max((e - f).abs()));
         (worst / range, bytes)
     }
 
     /// The last layer gives the model's outputs; the first has no noise but its own.
-    fn check_comparison(compared: &[Tensor], layers: &[String], expected: &[f64], found: Option<&[f64]>) {
-        assert_eq!(
-            (compared.len(), &*layers[layers.len() - 1]),
-            (LayerNoise::OUTPUTS * layers.len(), "head")
-        );
+    fn check_comparison(compared: &[Tensor], layers: usize, expected: &[f64], found: Option<&[f64]>) {
+        assert_eq!(compared.len(), LayerNoise::OUTPUTS * layers);
         let sum = |tensor: &Tensor| tensor.to_f64().iter().sum::<f64>();
         let of = |layer: &[Tensor]| LayerNoise {
             signal: sum(&layer[0]),
@@ -492,22 +673,173 @@ mod tests {
     fn what_has_no_layer_on_bytes_stays_in_floats() {
         let model = Sequential::classifier([6, 6, 2], 4)
             .layer("conv", Conv2d::new(4, 3))
-            .layer("sigmoid", Sigmoid)
+            .layer("tanh", Tanh)
             .layer("conv2", Conv2d::new(6, 3))
             .layer("mean", GlobalAveragePool)
             .layer("head", Dense::new(4));
         let (difference, graph) = quantized_difference(&model, [6, 6, 2]);
         assert!(difference < 0.06, "{difference}");
         let ops: Vec<&str> = graph.nodes.iter().map(|node| node.op.name()).collect();
-        assert!(ops.contains(&"sigmoid") && ops.contains(&"int8_mean"), "{ops:?}");
+        assert!(ops.contains(&"tanh") && ops.contains(&"int8_mean"), "{ops:?}");
+    }
+
+    /// What it reads beside a convolution of it, one behind the other.
+    struct Beside;
+
+    impl Layer for Beside {
+        fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+            let y = net.scope("conv", |net| Conv2d::new(4, 3).forward(net, x))?;
+            let y = Silu.forward(net, y)?;
+            net.concat(&[x, y], 3)
+        }
+    }
+
+    /// Every channel times a number between zero and one.
+    struct Gated;
+
+    impl Layer for Gated {
+        fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+            let (n, c) = (net.shape(x)[0], net.shape(x)[3]);
+            let mean = GlobalAveragePool.forward(net, x)?;
+            let mean = net.reshape(mean, [n, 1, 1, c])?;
+            let y = net.scope("conv", |net| Conv2d::new(c, 1).forward(net, mean))?;
+            let gate = net.sigmoid(y)?;
+            net.mul(x, gate)
+        }
+    }
+
+    fn branches() -> Sequential {
+        Sequential::classifier([8, 8, 3], 4)
+            .layer("first", Conv2d::new(4, 3))
+            .layer("beside", Beside)
+            .layer("norm", BatchNorm::new())
+            .layer("relu", Relu)
+            .layer("average", AveragePool2d::new(2))
+            .layer("gated", Gated)
+            .layer("grow", ConvTranspose2d::new(5, 2).stride(2).padding(Padding::Valid))
+            .layer("larger", Upsample::new(2).mode(ResizeMode::Bilinear { align_corners: false }))
+            .layer("flatten", Flatten)
+            .layer("head", Dense::new(4))
+    }
+
+    #[test]
+    fn branches_gates_and_norms_run_on_bytes() {
+        let (difference, graph) = quantized_difference(&branches(), [8, 8, 3]);
+        assert!(difference < 0.06, "{difference}");
+        let ops: Vec<&str> = graph.nodes.iter().map(|node| node.op.name()).collect();
+        let expected = [
+            &["int8_quantize", "int8_conv2d"][..],
+            &["int8_conv2d", "int8_swish", "concat"],
+            &["int8_conv2d", "int8_average_pool"],
+            &["int8_mean", "reshape", "reshape", "int8_conv2d", "int8_sigmoid", "int8_mul"],
+            &["int8_conv2d", "reshape", "transpose", "reshape"],
+            &["int8_resize", "reshape", "int8_dense", "int8_dequantize"],
+        ];
+        assert_eq!(ops, expected.concat());
+        assert!(graph.states.iter().all(|s| STATES.contains(&s.name.rsplit('/').next().unwrap())));
+    }
+
+    /// What is concatenated has one grid, that of a sigmoid is always the same, and all others are of their range.
+    #[test]
+    fn values_that_are_concatenated_share_a_place() {
+        let graph = step::prediction(&branches(), 2).unwrap();
+        let names =
+            ["", "first", "beside/conv", "relu", "gated", "gated/conv", "gated", "gated", "grow", "head"];
+        assert_eq!(places(&graph, &KeptLayers::default()), names);
+        let grids = Int8Grids::new((1..=names.len()).map(|i| (0.01 * i as f32, 3))).unwrap();
+        let (bytes, found) = grids.apply_with_grids(graph).unwrap();
+        let grid = |op: &str, input: Option<usize>| {
+            let node = bytes.nodes.iter().find(|node| node.op.name() == op).unwrap();
+            found[input.map_or(node.outputs[0], |i| node.inputs[i]).index()].unwrap()
+        };
+        let shared = Grid { scale: 0.02, zero: 3 };
+        assert_eq!([Some(0), Some(1), None].map(|input| grid("concat", input)), [shared; 3]);
+        assert_eq!(grid("int8_sigmoid", None), Grid { scale: SIGMOID_SCALE, zero: 0 });
+        assert_eq!(grid("int8_average_pool", None), grid("int8_average_pool", Some(0)));
+    }
+
+    /// Ranges are those of all values that share a grid.
+    #[test]
+    fn a_calibration_covers_what_is_concatenated() {
+        let graph = step::prediction(&branches(), 6).unwrap();
+        let read = |name: &str| state(&graph, name);
+        let x = [images(&[6, 8, 8, 3], 0)];
+        let found = run(&calibration(graph.clone(), &KeptLayers::default()).unwrap(), &read, &x);
+        let both = graph.nodes.iter().find(|node| node.op.name() == "concat").unwrap();
+        let mut watched = graph.clone();
+        watched.outputs[0].value = both.outputs[0];
+        let values = run(&watched, &read, &x)[0].to_f64();
+        let most = |tensor: &Tensor, f: fn(f64, f64) -> f64| tensor.to_f64().into_iter().reduce(f).unwrap();
+        let range = |values: &[f64], f: fn(f64, f64) -> f64| values.iter().copied().reduce(f).unwrap();
+        assert_eq!(most(&found[1 + 2], f64::max), range(&values, f64::max));
+        assert_eq!(most(&found[1 + 3], f64::min), range(&values, f64::min));
+    }
+
+    #[test]
+    fn layers_that_are_kept_stay_in_floats() {
+        let kept = KeptLayers::new(["beside/conv", "relu"]);
+        let graph = step::prediction(&branches(), 2).unwrap();
+        // What cannot be folded any more, and what has no codes before it, is in floats, too.
+        assert_eq!(kept.layers(&graph), ["beside/conv"]);
+        let names = places(&graph, &kept);
+        let grids = Int8Grids::new(vec![(0.05, 3); names.len()]).unwrap().keeping(kept.clone());
+        let bytes = grids.apply(graph.clone()).unwrap();
+        let of = |layer: &str| -> Vec<&str> {
+            bytes.nodes.iter().filter(|node| &*node.layer == layer).map(|node| node.op.name()).collect()
+        };
+        assert_eq!(of("beside/conv"), ["conv2d", "add"]);
+        assert_eq!(of("relu"), ["relu"]);
+        assert!(of("head").contains(&"int8_dense"));
+        assert!(bytes.states.iter().any(|state| state.name == "beside/conv/kernel"));
+        assert_eq!(kept.unknown(&graph), None);
+        let unknown = KeptLayers::new(["head", "tail*"]);
+        assert_eq!(unknown.unknown(&graph).unwrap().to_string(), "tail*");
     }
 
     #[test]
     fn models_of_the_zoo_run_on_bytes() {
-        let (difference, graph) = quantized_difference(&zoo::resnet20_of([8, 8, 3], 10), [8, 8, 3]);
-        assert!(difference < 0.25, "{difference}");
-        let floats = graph.nodes.iter().filter(|node| !matches!(node.op, Op::Int8(_) | Op::Movement(_)));
-        assert_eq!(floats.count(), 0);
+        let small = |name: &str| {
+            let entry = zoo::ZOO.iter().find(|entry| entry.name == name).unwrap();
+            (entry.make)(&entry.small)
+        };
+        let models: [(Box<dyn Model>, f64); 4] = [
+            (Box::new(zoo::resnet20_of([8, 8, 3], 10)), 0.25),
+            (small("densenet121"), 0.5),
+            (small("efficientnet_b0"), 0.5),
+            (small("unet"), 0.25),
+        ];
+        for (model, most) in models {
+            let shape = model.inputs()[0].ty.shape.clone();
+            let (difference, graph) = quantized_difference(&model, [shape[0], shape[1], shape[2]]);
+            assert!(difference < most, "{}: {difference}", model.name());
+            let floats = graph.nodes.iter().filter(|node| !matches!(node.op, Op::Int8(_) | Op::Movement(_)));
+            assert_eq!(floats.count(), 0, "{}", model.name());
+            let converts = graph
+                .nodes
+                .iter()
+                .filter(|node| matches!(node.op, Op::Int8(Int8::Quantize(_) | Int8::Dequantize(_))));
+            assert_eq!(converts.count(), 2, "{}", model.name());
+        }
+    }
+
+    /// Weights so small that a bias is out of reach at their scale are held more coarsely.
+    #[test]
+    fn biases_of_tiny_weights_are_kept() {
+        let (input, output) = (Grid { scale: 0.02, zero: 0 }, Grid { scale: 0.01, zero: 100 });
+        let tensors = quantized(
+            &[1e-12, 0.5],
+            &Shape::from([1, 1, 1, 2]),
+            &[1.0; 2],
+            &[1.5, 0.25],
+            true,
+            input,
+            output,
+        );
+        let [bias, multipliers, shifts] = [1, 2, 3].map(|i| tensors[i].to_f64());
+        for (channel, expected) in [150, 25].into_iter().enumerate() {
+            let [bias, multiplier, shift] = [&bias, &multipliers, &shifts].map(|of| of[channel] as i32);
+            assert_eq!(plimsoll_tensor::fixed_point(bias, multiplier, shift), expected);
+        }
     }
 
     /// Recurrences that are unrolled read their weights at every position: they stay in floats.
@@ -516,7 +848,8 @@ mod tests {
         let entry = zoo::ZOO.iter().find(|entry| entry.name == "seq2seq").unwrap();
         let model = (entry.make)(&entry.small);
         let prediction = step::prediction(&model, 2).unwrap();
-        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction).len()]).unwrap();
+        let grids =
+            Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
         grids.apply(prediction).unwrap();
     }
 
@@ -525,7 +858,8 @@ mod tests {
     fn evaluations_have_the_same_layers() {
         let model = zoo::lenet();
         let prediction = step::prediction(&model, 2).unwrap();
-        let grids = Int8Grids::new(vec![(0.1, 3); places(&prediction).len()]).unwrap();
+        let grids =
+            Int8Grids::new(vec![(0.1, 3); places(&prediction, &KeptLayers::default()).len()]).unwrap();
         let layers = |graph: Graph| {
             let graph = grids.apply(graph).unwrap();
             let layers = graph.nodes.iter().filter(|node| matches!(node.op, Op::Int8(_)));

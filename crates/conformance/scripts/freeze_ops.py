@@ -1105,6 +1105,64 @@ def int8():
     cases.add("quantize", {"int8": {"quantize": grid}}, [numbers], [found])
     back = ((found.to(torch.float64) - 90) * 0.03125).to(torch.float32)
     cases.add("dequantize", {"int8": {"dequantize": grid}}, [found], [back])
+
+    def averages(sums, counts):
+        # Half away from zero, of codes that are 128 less.
+        off = sums - 128 * counts
+        return (torch.sign(off) * ((2 * off.abs() + counts) // (2 * counts)) + 128).to(torch.uint8)
+
+    image = x.to(torch.float64).permute(0, 3, 1, 2)
+    sums = F.avg_pool2d(image, (2, 2), (1, 2)).permute(0, 2, 3, 1) * 4
+    cases.add("average_pool", {"int8": {"average_pool": {"windows": windows}}}, [x], [averages(sums.round().to(torch.int64), 4)])
+    padded = {"sliding": {"window": [3, 3], "stride": [2, 1], "padding": one}}
+    sums, counts = (F.avg_pool2d(i, (3, 3), (2, 1), 1).permute(0, 2, 3, 1) * 9 for i in (image, torch.ones_like(image)))
+    found = averages(sums.round().to(torch.int64), counts.round().to(torch.int64))
+    cases.add("average_pool/padded", {"int8": {"average_pool": {"windows": padded}}}, [x], [found])
+    spans = lambda n, to: [(i * n // to, -(-(i + 1) * n // to)) for i in range(to)]  # noqa: E731
+    means = [[x[:, a:b, c:d].to(torch.int64).sum((1, 2)) for c, d in spans(4, 3)] for a, b in spans(3, 2)]
+    counts = torch.tensor([[(b - a) * (d - c) for c, d in spans(4, 3)] for a, b in spans(3, 2)])[None, :, :, None]
+    found = averages(torch.stack([torch.stack(row, 1) for row in means], 1), counts)
+    cases.add("average_pool/adaptive", {"int8": {"average_pool": {"windows": {"adaptive": {"output": [2, 3]}}}}}, [x], [found])
+
+    for label, shape in [("mul", (2, 3, 4, 5)), ("mul/gates", (2, 1, 1, 5))]:
+        gate = codes(*shape)
+        product = (x.to(torch.int64) - 33) * (gate.to(torch.int64) - 5)
+        for name, output in [(label, whole), (f"{label}/relu", relu)]:
+            op = {"zeros": [33, 5], "factor": factor((1_300_000_000, -7)), "output": output}
+            cases.add(name, {"int8": {"mul": op}}, [x, gate], [finished(product, output, 1_300_000_000, -7)])
+    every = torch.arange(256).to(torch.uint8).reshape(4, 64)
+    gates = (torch.sigmoid((every.to(torch.float64) - 140) * 0.0625) * 256).round().clamp(0, 255)
+    cases.add("sigmoid", {"int8": {"sigmoid": {"scale": 0.0625, "zero": 140}}}, [every], [gates.to(torch.uint8)])
+    product = (every.to(torch.int64) - 140) * gates.to(torch.int64)
+    op = {"from": {"scale": 0.0625, "zero": 140}, "factor": factor((1_100_000_000, -7)), "output": {"zero": 10, "low": 0, "high": 255}}
+    cases.add("swish", {"int8": {"swish": op}}, [every], [finished(product, op["output"], 1_100_000_000, -7)])
+
+    def taps(mode, size, to, i):
+        """Two elements and the share of the second in 1024ths, as TFLite's integer kernel computes them."""
+        if mode == "nearest":
+            return i * size // to, i * size // to, 0
+        corners = mode["bilinear"]["align_corners"]
+        step = (1024 * size + to // 2) // to
+        if corners and to > 1:
+            step = (1024 * (size - 1) + (to - 1) // 2) // (to - 1)
+        place = i * step + (0 if corners else step // 2 - 512)
+        low = max(int(place / 1024), 0)
+        high = min(int((place + 1023) / 1024), size - 1)
+        return min(low, size - 1), high, place - 1024 * low
+
+    for label, mode, to in [
+        ("nearest", "nearest", (4, 6)), ("bilinear", {"bilinear": {"align_corners": False}}, (5, 6)),
+        ("bilinear/corners", {"bilinear": {"align_corners": True}}, (4, 7)), ("bilinear/smaller", {"bilinear": {"align_corners": False}}, (2, 2)),
+    ]:  # fmt: skip
+        off, found = x.to(torch.int64) - 128, torch.zeros(2, *to, 5, dtype=torch.int64)
+        for i in range(to[0]):
+            for j in range(to[1]):
+                (top, bottom, down), (left, right, across) = taps(mode, 3, to[0], i), taps(mode, 4, to[1], j)
+                upper = off[:, top, left] * (1024 - across) + off[:, top, right] * across
+                lower = off[:, bottom, left] * (1024 - across) + off[:, bottom, right] * across
+                total = upper * (1024 - down) + lower * down
+                found[:, i, j] = torch.sign(total) * ((total.abs() + (1 << 19)) >> 20) + 128
+        cases.add(f"resize/{label}", {"int8": {"resize": {"mode": mode, "output": list(to)}}}, [x], [found.to(torch.uint8)])
     return cases
 
 

@@ -2,15 +2,15 @@
 
 use crate::{CrossEntropy, Loss, MeanSquaredError, Mode, Net};
 use plimsoll_graph::{Builder, Graph, GraphError, ValueId};
-use plimsoll_tensor::Field;
+use plimsoll_tensor::{Field, Shape};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 /// First values of a model's states that come from elsewhere, like the weights of an imported file. They are read piece by piece.
 pub trait InitialValues: Send + Sync {
-    /// Whether there are values for a state; others start as their [`plimsoll_graph::Init`] says.
-    fn has(&self, state: &str) -> bool;
+    /// Whether there are values for a state of this shape; others start as their [`plimsoll_graph::Init`] says.
+    fn has(&self, state: &str, shape: &Shape) -> bool;
     /// Copies bytes of a state's values, f32 in row-major order of its shape, from `offset` on.
     fn read(&self, state: &str, offset: usize, into: &mut [u8]) -> io::Result<()>;
 }
@@ -164,7 +164,8 @@ impl<M: Model + ?Sized> Model for &M {
 }
 
 /// A model some of whose convolutions have other numbers of output channels than it gives them, by their layers' names. What reads
-/// them must take its number of channels from its input, as all layers do.
+/// them must take its number of channels from its input, as all layers do. States of another shape than the model's [first
+/// values](Model::initial_values) start as their layers say.
 ///
 /// ```
 /// use plimsoll_nn::{Narrow, step, zoo};
@@ -212,6 +213,10 @@ impl<M: Model> Model for Narrow<M> {
 
     fn loss(&self) -> &dyn Loss {
         self.model.loss()
+    }
+
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        self.model.initial_values()
     }
 
     fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {

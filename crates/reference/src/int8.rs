@@ -3,8 +3,8 @@
 use crate::conv::products;
 use crate::evaluate::Values;
 use crate::pool;
-use crate::tensor::Elements;
-use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Int8};
+use crate::tensor::{Elements, at};
+use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Int8, SHARE_BITS, resize_taps};
 use plimsoll_tensor::{TensorType, fixed_point, grid_code};
 
 pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) -> Values {
@@ -44,6 +44,15 @@ pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) 
             };
             (0..x.data.len()).map(|i| code(scale(scaled(0, i) + scaled(1, i), *factor), *to)).collect()
         }
+        Int8::Mul { zeros, factor, output: to } => {
+            let second = inputs[1].broadcast(&output.shape);
+            let product = |(&a, &b): (&f64, &f64)| difference(a, zeros[0]) * difference(b, zeros[1]);
+            x.data.iter().zip(&second).map(|pair| code(scale(product(pair), *factor), *to)).collect()
+        }
+        Int8::Sigmoid(_) | Int8::Swish { .. } => {
+            let table = op.table().expect("both have one");
+            x.data.iter().map(|&q| f64::from(table[q as usize])).collect()
+        }
         Int8::Mean { zero, factor, output: to } => {
             let [n, h, w, c] = x.extents();
             let mut sums = vec![0i32; n * c];
@@ -55,6 +64,36 @@ pub(crate) fn evaluate(op: &Int8, inputs: &[Elements<'_>], output: &TensorType) 
         Int8::MaxPool { windows } => {
             let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
             pool::max(*windows, x, outputs).swap_remove(0)
+        }
+        Int8::AveragePool { windows } => {
+            let outputs = output.shape[..].try_into().expect("the type rule gives four axes");
+            let (mut sums, mut counts) =
+                (vec![0.0; output.shape.elements()], vec![0.0; output.shape.elements()]);
+            pool::shares(*windows, false, x.extents(), outputs, |i, o, count| {
+                sums[o] += x.data[i] - 128.0;
+                counts[o] = count;
+            });
+            sums.iter().zip(counts).map(|(sum, count)| (sum / count).round() + 128.0).collect()
+        }
+        Int8::Resize { mode, output: to } => {
+            let images @ [n, h, w, c] = x.extents();
+            let one = 1i64 << SHARE_BITS;
+            let mut values = Vec::with_capacity(output.shape.elements());
+            for place in 0..n * to[0] * to[1] * c {
+                let (example, channel) = (place / (to[0] * to[1] * c), place % c);
+                let (top, bottom, down) = resize_taps(*mode, [h, to[0]], place / (to[1] * c) % to[0]);
+                let (left, right, across) = resize_taps(*mode, [w, to[1]], place / c % to[1]);
+                let [down, across] = [down, across].map(i64::from);
+                let off = |row, column| x.data[at(images, [example, row, column, channel])] as i64 - 128;
+                let sum = off(top, left) * (one - down) * (one - across)
+                    + off(top, right) * (one - down) * across
+                    + off(bottom, left) * down * (one - across)
+                    + off(bottom, right) * down * across;
+                let half = one * one / 2;
+                let mean = (if sum > 0 { sum + half } else { sum - half }) / (one * one);
+                values.push((mean + 128) as f64);
+            }
+            values
         }
     };
     Ok(vec![values])

@@ -94,7 +94,7 @@ fn max_grad(windows: Windows, dy: &Elements<'_>, index: &Elements<'_>, images: [
 
 /// Visits every element of every mean: the offsets of the image's element and of the mean, and the mean's divisor. The
 /// gradient visits the same.
-fn shares(
+pub(crate) fn shares(
     windows: Windows,
     count_padding: bool,
     images: [usize; 4],

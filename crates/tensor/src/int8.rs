@@ -44,3 +44,20 @@ pub fn grid_code(number: f32, scale: f32, zero: u8) -> u8 {
     let code = (number / scale).round_ties_even() + f32::from(zero);
     if code.is_nan() { zero } else { code as u8 }
 }
+
+/// The distance between two codes of a sigmoid, whose code of zero is 0: its grid is the same whatever it is of.
+pub const SIGMOID_SCALE: f32 = 1.0 / 256.0;
+
+/// The code of the sigmoid of each code of a grid, as TFLite's tables have them.
+///
+/// ```
+/// use plimsoll_tensor::sigmoid_codes;
+/// let codes = sigmoid_codes(0.1, 128);
+/// assert_eq!((codes[0], codes[128], codes[255]), (0, 128, 255));
+/// ```
+pub fn sigmoid_codes(scale: f32, zero: u8) -> [u8; 256] {
+    std::array::from_fn(|code| {
+        let x = f64::from(scale) * (code as f64 - f64::from(zero));
+        ((1.0 + (-x).exp()).recip() / f64::from(SIGMOID_SCALE)).round() as u8
+    })
+}

@@ -37,7 +37,7 @@ pub use element::{Element, Nested};
 pub use field::Field;
 pub use finite::{Finite, all_finite};
 pub use host::{Tensor, TensorError};
-pub use int8::{fixed_point, fixed_point_of, grid_code};
+pub use int8::{SIGMOID_SCALE, fixed_point, fixed_point_of, grid_code, sigmoid_codes};
 pub use masks::{is_kept, kept_at, kept_elements, mask_bytes};
 pub use round::round;
 pub use shape::{Shape, TensorType};

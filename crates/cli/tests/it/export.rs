@@ -2,6 +2,7 @@
 
 use crate::full_disk::{Disk, free_bytes};
 use crate::support::{Scratch, json, number, plimsoll};
+use serde_json::Value;
 use std::fs;
 
 /// A short run of a small model in a folder.
@@ -98,6 +99,25 @@ fn mistakes_are_refused_and_nothing_is_written() {
     assert!(refused(&["plan", "--train-batch-norm"], 2).contains("--train-batch-norm"));
     assert!(refused(&["plan", "--step=predict", "--max-batch"], 2).contains("--max-batch"));
     assert_eq!(files(), before);
+}
+
+/// Where a prediction does not fit, what is planned instead is about predictions: layers on bytes among it, and no optimizer.
+#[test]
+fn a_prediction_above_its_line_is_told_what_it_would_take_on_bytes() {
+    let flags =
+        ["--model=vgg16", "--width=16", "--image-size=32", "--step=predict", "--batch=2", "--spill=none"];
+    let command = [&["plan", "--json", "--memory=40MiB", "--plan-cache=none"][..], &flags].concat();
+    let output = plimsoll(&command);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alternatives = object["alternatives"].as_array().unwrap();
+    let changes: Vec<&str> = alternatives.iter().map(|a| a["change"].as_str().unwrap()).collect();
+    let bytes = &alternatives[changes.iter().position(|&change| change == "on bytes").unwrap()];
+    assert_eq!((&bytes["fits"], &bytes["flags"]), (&true.into(), &"plimsoll quantize RUN".into()));
+    let [needed, on_bytes] =
+        [&object["needed_bytes"], &bytes["planned_peak_bytes"]].map(|n| n.as_u64().unwrap());
+    assert!(on_bytes < needed - (20 << 20), "{on_bytes} {needed}");
+    assert!(!changes.contains(&"leaner optimizer") && !changes.contains(&"split batch norm"), "{changes:?}");
 }
 
 #[test]

@@ -88,6 +88,13 @@ fn channels_are_removed_and_the_smaller_model_trains_on() {
     let dense = scratch.path("dense");
     json(&plimsoll(&["train", "--json", "--model=mlp", "--steps=2", "--out", &dense]));
     assert!(refused(&["prune", &dense, "--channels=0.5", "--out", &other]).contains("nothing to remove"));
+    // It has a line, and an account of what it takes.
+    let low = plimsoll(&["prune", &run, "--channels=0.5", "--memory=2MiB", "--out", &other]);
+    assert_eq!(low.status.code(), Some(3), "{}", text(&low.stderr));
+    assert!(text(&low.stderr).contains("the line is"), "{}", text(&low.stderr));
+    let sheet = plimsoll(&["prune", &half, "--channels=0.5", "--sheet", "--out", &scratch.path("quarter")]);
+    assert!(text(&sheet.stdout).contains("the largest of the whole model"), "{}", text(&sheet.stdout));
+    assert!(text(&sheet.stdout).contains("peak memory: planned"), "{}", text(&sheet.stdout));
     assert!(!scratch.0.join("other").exists());
 }
 
@@ -121,6 +128,35 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
         refused(&["quantize", &run, "--out", &scratch.path("other"), "--examples=0"]).contains("at least 1")
     );
     assert!(refused(&["quantize", &run, "--out", &bytes]).contains("name another folder"));
+}
+
+#[test]
+fn layers_that_are_kept_stay_in_floats_and_the_report_says_so() {
+    let scratch = Scratch::new("quantized-keep");
+    let (run, bytes) = (scratch.path("run"), scratch.path("bytes"));
+    json(&plimsoll(&["train", "--json", "--steps=60", "--out", &run]));
+    let flags = ["--examples=200", "--report-layers", "--keep=conv1,dense3"];
+    let quantized = plimsoll(&[&["quantize", &run, "--out", &bytes][..], &flags].concat());
+    assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    let said = text(&quantized.stdout);
+    for layer in ["conv1", "dense3"] {
+        assert!(said.lines().any(|line| line.split_whitespace().eq([layer, "f32", "f32"])), "{said}");
+    }
+    assert!(said.lines().any(|line| line.starts_with("conv2") && line.contains("dB")), "{said}");
+    let answers = said.lines().find(|line| line.starts_with("answers")).unwrap();
+    let same: usize = answers.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!((195..=200).contains(&same) && answers.contains(" of 200 "), "{answers}");
+    // The folder says which, and runs and leaves so.
+    let evaluated = |folder: &str| json(&plimsoll(&["evaluate", folder, "--json"]));
+    let accuracy = |folder: &str| evaluated(folder)["metrics"]["accuracy"].as_f64().unwrap();
+    assert!((accuracy(&run) - accuracy(&bytes)).abs() < 0.01);
+    let onnx = scratch.path("bytes.onnx");
+    json(&plimsoll(&["export", &bytes, "--to=onnx", "--json", "--out", &onnx]));
+    let weights = fs::read(scratch.0.join("bytes/weights.safetensors")).unwrap();
+    let named = |name: &str| weights.windows(name.len()).any(|window| window == name.as_bytes());
+    assert!(named("\"conv1/kernel\"") && named("\"conv2/kernel/codes\"") && !named("\"conv2/kernel\""));
+    let other = scratch.path("other");
+    assert!(refused(&["quantize", &run, "--out", &other, "--keep=conv9"]).contains("no layer conv9"));
 }
 
 #[test]

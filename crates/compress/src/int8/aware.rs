@@ -1,8 +1,8 @@
 //! Quantization-aware training: a model that computes as if it ran on bytes, and learns to.
 
 use super::layers::{Analysis, Layer, Step};
-use super::{Int8Grids, places};
-use plimsoll_graph::op::{Binary, Movement, Reduce, Span, Unary};
+use super::{Int8Grids, KeptLayers, Most, places};
+use plimsoll_graph::op::{Binary, Grid, Movement, Reduce, Span, Unary};
 use plimsoll_graph::{Builder, Graph, GraphError, Init, NodeId, Op, Role, ValueId};
 use plimsoll_nn::step::{self, Report};
 use plimsoll_nn::{Field, Head, InitialValues, Loss, Mode, Model, Net, RANGES, Rewritten};
@@ -55,7 +55,7 @@ pub struct QuantizeAware<M> {
 impl<M: Model> QuantizeAware<M> {
     /// The model, trained so. An error if none of its layers can run on bytes.
     pub fn new(model: M) -> Result<Self, GraphError> {
-        let places = places(&step::evaluation(&model, 1, Report::Classes)?);
+        let places = places(&step::evaluation(&model, 1, Report::Classes)?, &KeptLayers::default());
         if places.is_empty() {
             return Err(GraphError::Choice(format!(
                 "quantization-aware training: `{}` has no layer that can run on bytes: there are convolutions and dense layers of rows",
@@ -92,9 +92,9 @@ impl<M: Model> Model for QuantizeAware<M> {
     }
 
     fn rewritten(&self, graph: &Graph, mode: Mode) -> Result<Option<Rewritten>, GraphError> {
-        let analysis = Analysis::of(graph);
+        let analysis = Analysis::of(graph, &KeptLayers::default());
         let count = self.places.len();
-        let found = places(graph);
+        let found = places(graph, &KeptLayers::default());
         if !found.starts_with(&self.places) {
             let differs = found.iter().zip(&self.places).find(|(found, own)| found != own);
             let (found, own) =
@@ -103,8 +103,7 @@ impl<M: Model> Model for QuantizeAware<M> {
                 "quantization-aware training: layers differ between training and prediction: `{found}` is where `{own}` should be"
             )));
         }
-        let steps = analysis.steps.iter().filter(|step| step.last_place() < count);
-        let mut rounding = Rounding::new(graph, &analysis.places[..count], steps)?;
+        let mut rounding = Rounding::new(graph, &analysis, count)?;
         for id in graph.node_ids() {
             rounding.node(id)?;
         }
@@ -137,42 +136,41 @@ struct Rounding<'g> {
     r: Rewriter<'g>,
     /// The steps by their first nodes.
     steps: BTreeMap<NodeId, &'g Step>,
-    /// The places by their values, and whether all read it rounded, as what a layer on bytes gives.
+    /// The places of values, and whether all read it rounded, as what a layer on bytes gives.
     places: BTreeMap<ValueId, (usize, bool)>,
+    /// The grids of places that have no range.
+    fixed: Vec<Option<Grid>>,
     /// The state of the ranges.
     ranges: ValueId,
     /// Of all places: the scale, its inverse, the smallest and the largest number.
     grids: [ValueId; 4],
     /// Values of floats as layers on bytes read them.
     rounded: BTreeMap<ValueId, ValueId>,
-    /// What each place adds to its sums.
-    sums: Vec<Option<ValueId>>,
+    /// The largest and the smallest element of each example, for the values of each place.
+    most: Vec<[Vec<ValueId>; 2]>,
 }
 
 impl<'g> Rounding<'g> {
-    fn new(
-        graph: &'g Graph,
-        values: &[ValueId],
-        steps: impl Iterator<Item = &'g Step>,
-    ) -> Result<Self, GraphError> {
+    /// With the first places of a graph, so many.
+    fn new(graph: &'g Graph, analysis: &'g Analysis, count: usize) -> Result<Self, GraphError> {
+        let steps = analysis.steps.iter().filter(|step| step.last_place() < count);
         let steps: BTreeMap<NodeId, &Step> = steps.map(|step| (step.nodes[0], step)).collect();
         // Through dropout or a maximum, a layer reads what was rounded before.
-        let through = |step: &Step, value: ValueId| {
-            step.inputs
-                .iter()
-                .zip(&step.places)
-                .any(|(&input, &place)| values[place] == value && input != value)
+        let through = |step: &Step, value: ValueId, on: usize| {
+            step.inputs.iter().zip(&step.places).any(|(&input, &place)| place == on && input != value)
         };
-        let given =
-            |value: ValueId| steps.values().any(|step| step.output.value == value || through(step, value));
-        let places =
-            values.iter().enumerate().map(|(place, &value)| (value, (place, given(value)))).collect();
+        let given = |value: ValueId, on: usize| {
+            steps.values().any(|step| step.output.value == value || through(step, value, on))
+        };
+        let values = analysis.values().filter(|&(_, place)| place < count);
+        let places = values.map(|(value, place)| (value, (place, given(value, place)))).collect();
+        let fixed = analysis.places[..count].iter().map(|place| place.fixed).collect();
         let mut r = Rewriter::new(graph);
-        let ty = TensorType::new(DType::F32, [values.len(), SUMS]);
+        let ty = TensorType::new(DType::F32, [count, SUMS]);
         let ranges = r.builder.named_state(RANGES.into(), ty, Role::Statistic, Init::Zeros);
         let grids = r.builder.within(LAYER.into(), |b| grids(b, ranges))?;
-        let (rounded, sums) = (BTreeMap::new(), vec![None; values.len()]);
-        let mut rounding = Self { graph, r, steps, places, ranges, grids, rounded, sums };
+        let (rounded, most) = (BTreeMap::new(), vec![[Vec::new(), Vec::new()]; count]);
+        let mut rounding = Self { graph, r, steps, places, fixed, ranges, grids, rounded, most };
         for input in &graph.inputs {
             rounding.round(input.value, &LAYER.into())?;
         }
@@ -209,10 +207,11 @@ impl<'g> Rounding<'g> {
     /// What a layer on bytes reads.
     fn operand(&mut self, step: &Step, value: ValueId, layer: &Arc<str>) -> Result<ValueId, GraphError> {
         let own = self.r.get(value);
-        if let Layer::Product { kernel, per_channel, .. } = &step.layer
-            && self.graph.states[*kernel].input == value
+        if let Layer::Product { weights: kernel, .. } = &step.layer
+            && kernel.state().is_some_and(|state| self.graph.states[state].input == value)
         {
-            return self.r.builder.within(layer.clone(), |b| weights(b, own, *per_channel));
+            let shared = kernel.shared_axes(self.graph.ty(value).shape.rank());
+            return self.r.builder.within(layer.clone(), |b| weights(b, own, shared));
         }
         let Some(&(place, false)) = self.places.get(&value) else { return Ok(own) };
         if let Some(&rounded) = self.rounded.get(&value) {
@@ -225,9 +224,18 @@ impl<'g> Rounding<'g> {
 
     /// Measures a place, and rounds it to its grid.
     fn place(&mut self, place: usize, x: ValueId, layer: &Arc<str>) -> Result<ValueId, GraphError> {
-        let (grids, sums) = (self.grids, &mut self.sums);
+        let (grids, fixed, most) = (self.grids, self.fixed[place], &mut self.most[place]);
         self.r.builder.within(layer.clone(), |b| {
-            sums[place] = Some(measured(b, x)?);
+            most[0].push(Most::Largest.of_each(b, x)?);
+            most[1].push(Most::Smallest.of_each(b, x)?);
+            if let Some(Grid { scale, zero }) = fixed {
+                let (scale, zero) = (f64::from(scale), f64::from(zero));
+                let above = b.with_constant(Binary::Max, x, -zero * scale)?;
+                let within = b.with_constant(Binary::Min, above, (STEPS - zero) * scale)?;
+                let [inverse, scale] =
+                    [b.constant(scale.recip(), DType::F32)?, b.constant(scale, DType::F32)?];
+                return rounded(b, within, inverse, scale);
+            }
             let mut part = |all: ValueId| {
                 let span = Span { start: place, extent: 1, step: 1 };
                 let one = b.one(Op::Movement(Movement::Slice(vec![span, Span::whole(1)])), &[all])?;
@@ -244,9 +252,9 @@ impl<'g> Rounding<'g> {
     /// The graph; in training with what is new of the ranges.
     fn finish(mut self, mode: Mode) -> Result<Rewritten, GraphError> {
         if mode == Mode::Train {
-            let sums: Vec<ValueId> = self.sums.iter().copied().flatten().collect();
-            let ranges = self.ranges;
+            let (ranges, most) = (self.ranges, &self.most);
             let next = self.r.builder.within(LAYER.into(), |b| {
+                let sums = most.iter().map(|most| measured(b, most)).collect::<Result<Vec<_>, _>>()?;
                 let new = b.one(Op::Movement(Movement::Concat { axis: 0 }), &sums)?;
                 let old = b.scale(ranges, DECAY)?;
                 b.add(old, new)
@@ -299,15 +307,9 @@ fn grids(b: &mut Builder, ranges: ValueId) -> Result<[ValueId; 4], GraphError> {
     Ok([scale, b.div(one, scale)?, low, high])
 }
 
-/// What a batch adds to the sums of a place: `[1, 5]`.
-fn measured(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
-    let (examples, end) = (b.shape(x)[0], b.shape(x).rank());
-    let most = |b: &mut Builder, op: Reduce| {
-        let found = b.one(Op::Reduce(op), &[x])?;
-        b.reshape(found, [examples, 1])
-    };
-    let largest = most(b, Reduce::Max { start: 1, end })?;
-    let smallest = most(b, Reduce::Min { start: 1, end })?;
+/// What a batch adds to the sums of a place, by the largest and the smallest elements of each example in its values: `[1, 5]`.
+fn measured(b: &mut Builder, most: &[Vec<ValueId>; 2]) -> Result<ValueId, GraphError> {
+    let [largest, smallest] = [Most::Largest.of_all(b, &most[0])?, Most::Smallest.of_all(b, &most[1])?];
     let squares = [b.unary(Unary::Square, largest)?, b.unary(Unary::Square, smallest)?];
     let none = b.scale(largest, 0.0)?;
     let one = b.with_constant(Binary::Add, none, 1.0)?;
@@ -316,12 +318,10 @@ fn measured(b: &mut Builder, x: ValueId) -> Result<ValueId, GraphError> {
     b.one(Op::Reduce(Reduce::Sum { start: 0, end: 1 }), &[all])
 }
 
-/// Weights rounded to their codes: of each output channel, or of all together.
-fn weights(b: &mut Builder, x: ValueId, per_channel: bool) -> Result<ValueId, GraphError> {
-    let rank = b.shape(x).rank();
-    let end = if per_channel { rank - 1 } else { rank };
+/// Weights rounded to their codes: those along the shared axes have one scale.
+fn weights(b: &mut Builder, x: ValueId, (start, end): (usize, usize)) -> Result<ValueId, GraphError> {
     let magnitude = b.unary(Unary::Abs, x)?;
-    let largest = b.one(Op::Reduce(Reduce::Max { start: 0, end }), &[magnitude])?;
+    let largest = b.one(Op::Reduce(Reduce::Max { start, end }), &[magnitude])?;
     let largest = b.with_constant(Binary::Max, largest, LEAST_SCALE)?;
     let scale = b.scale(largest, 1.0 / LARGEST_WEIGHT)?;
     let one = b.constant(1.0, DType::F32)?;
@@ -366,7 +366,7 @@ mod tests {
     fn training_rounds_what_prediction_has_on_bytes() {
         let graph = step::training(&QuantizeAware::new(model()).unwrap(), &Sgd::new(0.1), 4).unwrap();
         let ranges = graph.states.iter().find(|state| state.name == RANGES).unwrap();
-        let expected = places(&step::prediction(&model(), 1).unwrap());
+        let expected = places(&step::prediction(&model(), 1).unwrap(), &KeptLayers::default());
         assert_eq!(expected, ["", "relu", "block", "relu6", "head"]);
         assert_eq!(graph.ty(ranges.input).shape[..], [expected.len(), SUMS]);
         assert!(ranges.output.is_some());
@@ -398,6 +398,41 @@ mod tests {
         let mean = Sequential::classifier([4, 4, 3], 3).layer("mean", GlobalAveragePool);
         let error = QuantizeAware::new(mean).err().unwrap().to_string();
         assert!(error.contains("no layer that can run on bytes"), "{error}");
+    }
+
+    /// Values that are concatenated are rounded to one grid, whose range is that of all; a sigmoid is rounded to its own.
+    #[test]
+    fn places_that_are_joined_are_measured_together() {
+        struct Beside;
+        impl plimsoll_nn::Layer for Beside {
+            fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+                let y = net.scope("conv", |net| Conv2d::new(4, 3).forward(net, x))?;
+                let y = net.sigmoid(y)?;
+                let y = net.scope("conv2", |net| Conv2d::new(4, 3).forward(net, y))?;
+                net.concat(&[x, y], 3)
+            }
+        }
+        let model = || {
+            Sequential::classifier([8, 8, 3], 10)
+                .layer("first", Conv2d::new(8, 3))
+                .layer("beside", Beside)
+                .layer("norm", BatchNorm::new())
+                .layer("flatten", Flatten)
+                .layer("head", Dense::new(10))
+        };
+        let graph = step::training(&QuantizeAware::new(model()).unwrap(), &Sgd::new(0.1), 4).unwrap();
+        let ranges = graph.states.iter().find(|state| state.name == RANGES).unwrap();
+        let expected = places(&step::prediction(&model(), 1).unwrap(), &KeptLayers::default());
+        assert_eq!(expected, ["", "first", "beside/conv", "beside", "norm", "head"]);
+        assert_eq!(graph.ty(ranges.input).shape[..], [expected.len(), SUMS]);
+        // Each of the two that are concatenated, for one row of sums.
+        let largest = |layer: &str| {
+            let reads =
+                |node: &&plimsoll_graph::Node| node.op.name() == "reduce_max" && *node.layer == *layer;
+            graph.nodes.iter().filter(reads).count()
+        };
+        // A kernel has a largest magnitude, too, and the first layer reads the input's.
+        assert_eq!(["first", "beside/conv2", "beside"].map(largest), [3, 2, 1]);
     }
 
     #[test]

@@ -44,18 +44,18 @@ fn decibels(signal: f64, noise: f64) -> Option<f64> {
 impl Int8Grids {
     /// The layers that a [comparison](Int8Grids::comparison) measures, in order.
     pub fn compared(&self, graph: &Graph) -> Vec<String> {
-        let analysis = Analysis::of(graph);
-        let measured =
-            analysis.steps.iter().filter(|step| step.last_place() < self.0.len() && step.layer.is_measured());
+        let analysis = Analysis::of(graph, &self.kept);
+        let measured = self.steps(&analysis).filter(|step| step.layer.is_measured());
         measured.map(|step| graph.node(step.nodes[0]).layer.to_string()).collect()
     }
 
     /// A graph with its layers on floats and on bytes, whose last outputs are, for each layer, the [`LayerNoise`] of each example. It has the
     /// states of both.
     pub fn comparison(&self, graph: Graph) -> Result<Graph, GraphError> {
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::of(&graph, &self.kept);
+        let grids = self.grids(&analysis);
         let mut emit = Emit {
-            grids: &self.0,
+            grids: &grids,
             codes: BTreeMap::new(),
             grid_of: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -65,7 +65,7 @@ impl Int8Grids {
             emit.r.copy(node)?;
         }
         let mut measured = Vec::new();
-        for step in analysis.steps.iter().filter(|step| step.last_place() < self.0.len()) {
+        for step in self.steps(&analysis) {
             let value = step.output.value;
             // Without codes of what is before it, a layer has those of its inputs on floats.
             let before = std::mem::take(&mut emit.codes);
@@ -76,7 +76,7 @@ impl Int8Grids {
             if let (true, Some((own, place)), Some((codes, _))) =
                 (step.layer.is_measured(), own, emit.codes.get(&value).copied())
             {
-                measured.push((emit.r.get(value), codes, own, self.0[place]));
+                measured.push((emit.r.get(value), codes, own, grids[place]));
             }
         }
         let mut b = emit.r.close();
@@ -99,10 +99,17 @@ impl Int8Grids {
 
 impl Layer {
     /// Whether it computes, and does not only choose or move codes.
-    fn is_measured(&self) -> bool {
+    pub(super) fn is_measured(&self) -> bool {
         match self {
-            Self::Product { .. } | Self::Sum | Self::Mean { .. } => true,
-            Self::MaxPool(_) | Self::Reshape => false,
+            Self::Product { .. }
+            | Self::Sum
+            | Self::Mul
+            | Self::Sigmoid
+            | Self::Swish
+            | Self::Mean { .. }
+            | Self::AveragePool(_)
+            | Self::Resize(..) => true,
+            Self::MaxPool(_) | Self::Reshape | Self::Concat { .. } => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_tensor::Tensor;
 #[derive(Clone, Copy)]
 pub(super) struct Fold {
     op: Binary,
-    operand: ValueId,
+    pub operand: ValueId,
 }
 
 impl Fold {
@@ -45,6 +45,15 @@ pub(super) fn is_constant(graph: &Graph, value: ValueId) -> bool {
             };
             known && node.inputs.iter().all(|&input| is_constant(graph, input))
         }
+    }
+}
+
+/// Whether a constant value follows from a state.
+pub(super) fn reads_state(graph: &Graph, value: ValueId) -> bool {
+    match graph.origin(value) {
+        Origin::State(_) => true,
+        Origin::Input(_) | Origin::Accumulator(_) => false,
+        Origin::Node { node, .. } => graph.node(node).inputs.iter().any(|&input| reads_state(graph, input)),
     }
 }
 
@@ -95,10 +104,9 @@ fn binary(op: Binary, a: f64, b: f64) -> f64 {
 pub(super) fn affine<E: From<GraphError>>(
     graph: &Graph,
     folds: &[Fold],
-    weights: &Tensor,
+    channels: usize,
     read: &mut dyn FnMut(&str) -> Result<Tensor, E>,
 ) -> Result<(Vec<f64>, Vec<f64>), E> {
-    let channels = weights.ty().shape.last().copied().unwrap_or(1);
     let (mut factors, mut offsets) = (vec![1.0; channels], vec![0.0; channels]);
     for fold in folds {
         let operand = number(graph, fold.operand, read)?;

@@ -4,8 +4,8 @@ use plimsoll_conformance::{
     Harness, cast, check_op, compare, executors, golden_cases, random, reference_op, run_op, tolerance,
 };
 use plimsoll_graph::op::{
-    Attention, Binary, Conv, Elementwise, Epilogue, Geometry, Index, Loss, MatMul, Movement, Norm, NormAxis,
-    Pool, Reduce, Resize, ResizeMode, Unary, Windows,
+    Attention, Binary, Codes, Conv, Elementwise, Epilogue, Factor, Geometry, Grid, Index, Int8, Loss, MatMul,
+    Movement, Norm, NormAxis, Pool, Reduce, Resize, ResizeMode, Unary, Windows,
 };
 use plimsoll_graph::{Builder, Op};
 use plimsoll_plan::{Budget, Executor, plan};
@@ -499,6 +499,37 @@ pub(super) fn rotary_embeddings_work_in_place() {
         assert!(plans.arena_bytes < 3 * value, "{} for values of {value}", plans.arena_bytes);
         let found = Harness::new(&executor, graph.clone()).unwrap().run(std::slice::from_ref(&x)).unwrap();
         compare(&found[0], &expected, 1e-6).unwrap();
+    }
+}
+
+/// However many functions of codes follow each other, one value is live besides the input.
+#[test]
+fn functions_of_codes_work_in_place() {
+    let ty: TensorType = "u8[3,65,2,34]".parse().unwrap();
+    let grid = Grid { scale: 0.05, zero: 100 };
+    let factor = Factor { multiplier: 1 << 30, shift: -6 };
+    let swish = Int8::Swish { from: grid, factor, output: Codes { zero: 20, low: 0, high: 255 } };
+    let ops = [Int8::Sigmoid(grid), swish.clone(), swish].map(Op::Int8);
+    if ops.iter().any(is_missing) {
+        return;
+    }
+    let mut b = Builder::new(1, 1);
+    let x = b.input("x", ty.clone(), false);
+    let y = ops.iter().fold(x, |y, op| b.one(op.clone(), &[y]).unwrap());
+    b.output("y", y);
+    let graph = b.finish().unwrap();
+    let x = random("x", &ty, 256);
+    let tables = ops.each_ref().map(|op| if let Op::Int8(op) = op { op.table().unwrap() } else { [0; 256] });
+    let found = |code: &f64| tables.iter().fold(*code as usize, |code, table| table[code].into()) as f64;
+    let expected: Vec<f64> = x.to_f64().iter().map(found).collect();
+    let expected = Tensor::from_f64(ty.clone(), &expected).unwrap();
+    for entry in executors() {
+        let executor = entry.checked(2);
+        let budget = Budget::new(usize::MAX, Vec::new());
+        let plans = plan(&[("test".into(), graph.clone())], executor.target(), &budget).unwrap();
+        assert!(plans.arena_bytes < 3 * ty.bytes(), "{} for values of {}", plans.arena_bytes, ty.bytes());
+        let found = Harness::new(&executor, graph.clone()).unwrap().run(std::slice::from_ref(&x)).unwrap();
+        compare(&found[0], &expected, 0.0).unwrap();
     }
 }
 

@@ -4,7 +4,9 @@ use super::call::{Call, Found, Operands, bytes, found, read, write};
 use super::cost::Core;
 use crate::isa::{Context, Isa};
 use crate::kernels::int8::{self, COLUMNS, ConvShape, Finish, PoolShape, Spans, Work};
-use plimsoll_graph::op::{ADD_SHIFT, Codes, Factor, Grid, Int8, Windows};
+use plimsoll_graph::op::{
+    ADD_SHIFT, Codes, Factor, Grid, Int8, ResizeMode, SHARE_BITS, Windows, resize_taps,
+};
 use plimsoll_plan::KernelQuery;
 use plimsoll_tensor::DType;
 
@@ -24,6 +26,11 @@ const PACK: f64 = 24.0;
 /// The same while a vector of numbers becomes codes, or vectors of codes are added.
 const CONVERT: f64 = 16.0;
 const ADD: f64 = 20.0;
+/// The same while vectors of codes are multiplied, and looked up in a table.
+const MUL: f64 = 24.0;
+const LOOK_UP: f64 = 4.0;
+/// The same for each window of means.
+const WINDOW: f64 = 40.0;
 /// The same for each line of maxima.
 const POOL_LINE: f64 = 350.0;
 
@@ -67,25 +74,57 @@ pub(super) fn find(op: &Int8, query: &KernelQuery<'_>) -> Found {
             let sizes = [x.shape[0], x.shape[1] * x.shape[2], x.shape[3]];
             found(Mean { sizes, zero: *zero, factor: *factor, output: *output })
         }
+        Int8::Mul { zeros, factor, output } => {
+            let (elements, channels) = (x.shape.elements(), x.shape.last().copied().unwrap_or(1));
+            let gates = query.inputs[1].shape != x.shape;
+            let second = if gates { query.inputs[1].shape.elements() } else { elements };
+            let channels = gates.then_some(channels);
+            found(Mul {
+                zeros: *zeros,
+                factor: *factor,
+                output: *output,
+                elements: [elements, second],
+                channels,
+            })
+        }
+        Int8::Sigmoid(_) | Int8::Swish { .. } => {
+            op.table().and_then(|table| found(LookUp { table, elements: x.shape.elements() }))
+        }
         Int8::MaxPool { windows } => {
-            let shape = PoolShape {
-                examples: x.shape[0],
-                image: [x.shape[1], x.shape[2]],
-                output: [y.shape[1], y.shape[2]],
-                channels: x.shape[3],
-            };
-            let spans = [0, 1].map(|axis| match *windows {
-                Windows::Sliding(g) => Spans::Even {
-                    taps: g.window[axis],
-                    dilation: g.dilation[axis],
-                    stride: g.stride[axis],
-                    before: g.padding[axis][0],
-                },
-                Windows::Adaptive { .. } => Spans::Parts,
-            });
+            let (shape, spans) = pooled(*windows, query);
             found(MaxPool { shape, spans })
         }
+        Int8::AveragePool { windows } => {
+            let (shape, spans) = pooled(*windows, query);
+            found(AveragePool { shape, spans })
+        }
+        Int8::Resize { mode, output } => {
+            let image = [x.shape[1], x.shape[2]];
+            let shape = PoolShape { examples: x.shape[0], image, output: *output, channels: x.shape[3] };
+            found(Resize { shape, mode: *mode })
+        }
     }
+}
+
+/// The sizes and windows of a pool.
+fn pooled(windows: Windows, query: &KernelQuery<'_>) -> (PoolShape, [Spans; 2]) {
+    let (x, y) = (query.inputs[0], query.outputs[0]);
+    let shape = PoolShape {
+        examples: x.shape[0],
+        image: [x.shape[1], x.shape[2]],
+        output: [y.shape[1], y.shape[2]],
+        channels: x.shape[3],
+    };
+    let spans = [0, 1].map(|axis| match windows {
+        Windows::Sliding(g) => Spans::Even {
+            taps: g.window[axis],
+            dilation: g.dilation[axis],
+            stride: g.stride[axis],
+            before: g.padding[axis][0],
+        },
+        Windows::Adaptive { .. } => Spans::Parts,
+    });
+    (shape, spans)
 }
 
 /// The input's code of zero, and the output's codes.
@@ -249,6 +288,46 @@ impl Call for Add {
     }
 }
 
+struct Mul {
+    zeros: [u8; 2],
+    factor: Factor,
+    output: Codes,
+    elements: [usize; 2],
+    channels: Option<usize>,
+}
+
+impl Call for Mul {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        elements(core, MUL, query)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let output = (self.output.zero, [self.output.low, self.output.high]);
+        let factor = (self.factor.multiplier, self.factor.shift);
+        let x = [read!(o, 0, self.elements[0]), read!(o, 1, self.elements[1])];
+        int8::mul(ctx, self.zeros, factor, output, self.channels, x, write!(o, 0, self.elements[0]));
+        Ok(())
+    }
+}
+
+struct LookUp {
+    table: [u8; 256],
+    elements: usize,
+}
+
+impl Call for LookUp {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        elements(core, LOOK_UP, query)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        // In place both are the same memory.
+        let x = (o.reads[0] != o.writes[0].cast_const()).then(|| read!(o, 0, self.elements));
+        int8::look_up(ctx, &self.table, x, write!(o, 0, self.elements));
+        Ok(())
+    }
+}
+
 struct Mean {
     sizes: [usize; 3],
     zero: u8,
@@ -293,6 +372,51 @@ impl Call for MaxPool {
         let (x, y) = (read!(o, 0, len(image)), write!(o, 0, len(output)));
         // SAFETY: the plan gives each step its own workspace, of the bytes above.
         unsafe { int8::max_pool(ctx, &self.shape, self.spans, x, y, o.workspace) };
+        Ok(())
+    }
+}
+
+struct AveragePool {
+    shape: PoolShape,
+    spans: [Spans; 2],
+}
+
+impl Call for AveragePool {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let PoolShape { examples, output, .. } = self.shape;
+        let windows = (examples * output[0] * output[1]) as f64;
+        let added = query.op.flops(&query.inputs, &query.outputs) as usize;
+        (windows * WINDOW + 2.0 * core.vectors(added) as f64) * core.slot + elements(core, CODES, query)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let PoolShape { examples, image, output, channels } = self.shape;
+        let len = |[h, w]: [usize; 2]| examples * h * w * channels;
+        let (x, y) = (read!(o, 0, len(image)), write!(o, 0, len(output)));
+        int8::average_pool(ctx, &self.shape, self.spans, x, y);
+        Ok(())
+    }
+}
+
+struct Resize {
+    shape: PoolShape,
+    mode: ResizeMode,
+}
+
+impl Call for Resize {
+    fn cost(&self, core: &Core, query: &KernelQuery<'_>) -> f64 {
+        let PoolShape { examples, output, .. } = self.shape;
+        let pixels = (examples * output[0] * output[1]) as f64;
+        let each = if self.mode == ResizeMode::Nearest { 1.0 } else { MUL };
+        pixels * WINDOW * core.slot + elements(core, each, query)
+    }
+
+    unsafe fn run(&self, ctx: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
+        let PoolShape { examples, image, output, channels } = self.shape;
+        let len = |[h, w]: [usize; 2]| examples * h * w * channels;
+        let taps = |axis: usize, i: usize| resize_taps(self.mode, [image[axis], output[axis]], i);
+        let (x, y) = (read!(o, 0, len(image)), write!(o, 0, len(output)));
+        int8::resize(ctx, &self.shape, SHARE_BITS, &taps, x, y);
         Ok(())
     }
 }

@@ -27,6 +27,7 @@ pub(crate) use call::{Call, Found};
 pub use target::CpuTarget;
 
 use plimsoll_graph::Op;
+use plimsoll_graph::op::Int8;
 use plimsoll_plan::KernelQuery;
 
 /// The kernel for a node, if there is one.
@@ -65,6 +66,8 @@ fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         Op::Recurrent(_) => true,
         // A new mask reads the weights, and the old one only to copy it; eight weights are read before they are written.
         Op::Prune(_) => true,
+        // A code is looked up before what was found is written there.
+        Op::Int8(Int8::Sigmoid(_) | Int8::Swish { .. }) => true,
         Op::Movement(_)
         | Op::Reduce(_)
         | Op::MatMul(_)

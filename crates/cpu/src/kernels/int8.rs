@@ -26,10 +26,10 @@ mod tests;
 
 pub(crate) use depthwise::depthwise_work;
 pub use depthwise::{depthwise, depthwise_workspace};
-pub use elementwise::{Operand, add, dequantize, quantize};
+pub use elementwise::{Operand, add, dequantize, look_up, mul, quantize};
 pub use lines::ConvShape;
 pub(crate) use pack::COLUMNS;
 pub use pack::Finish;
-pub use pooling::{PoolShape, Spans, max_pool, max_pool_workspace, mean};
+pub use pooling::{PoolShape, Spans, average_pool, max_pool, max_pool_workspace, mean, resize};
 pub(crate) use product::{Work, conv_work, dense_work};
 pub use product::{conv, conv_workspace, dense, dense_workspace};

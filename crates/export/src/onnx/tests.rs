@@ -2,7 +2,7 @@
 
 use super::proto::{GraphProto, ModelProto, element};
 use super::{OnnxModel, OnnxOptions, onnx};
-use crate::test_models::{layers_on_bytes, on_bytes};
+use crate::test_models::{branches_on_bytes, layers_on_bytes, on_bytes};
 use crate::{Batch, ExportError, ExportGraph, Weights};
 use plimsoll_graph::Graph;
 use plimsoll_nn::zoo::{self, ZOO};
@@ -252,4 +252,35 @@ fn a_model_on_bytes_is_written_between_pairs_that_quantize() {
             node.name
         );
     }
+}
+
+/// Codes are concatenated as they are; a swish is a sigmoid, on a grid of its own, and a product.
+#[test]
+fn branches_on_bytes_are_written_between_pairs_that_quantize() {
+    let scratch = Scratch::new("onnx-branches");
+    let path = scratch.0.join("model.onnx");
+    let (step, weights) = on_bytes(&branches_on_bytes(), Batch::Dynamic, (0.125, 20));
+    onnx(&step, &weights, &path, &OnnxOptions::default()).unwrap();
+    let graph = decoded(&path);
+    let ops: Vec<&str> = graph.node.iter().map(|node| node.op_type.as_str()).collect();
+    let (q, d) = ("QuantizeLinear", "DequantizeLinear");
+    let expected = [
+        &[q, "Transpose"][..],
+        &[d, d, d, "Conv", q],
+        &[d, d, d, "Conv", q],
+        &[d, "Sigmoid", q, d, d, "Mul", q],
+        &[d, d, d, "Conv", q],
+        &[d, "Sigmoid", q],
+        &[d, d, "Mul", q],
+        &["Concat"],
+        &[d, d, d, "Conv", q],
+        &[d, "AveragePool", q],
+        &[d, d, d, "Conv", q],
+        &["Transpose", "Reshape", "Transpose", "Reshape", "Transpose"],
+        &[d, "GlobalAveragePool", q],
+        &["Reshape"],
+        &[d, d, d, "Gemm", q],
+        &[d],
+    ];
+    assert_eq!(ops, expected.concat());
 }

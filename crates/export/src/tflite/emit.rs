@@ -320,7 +320,7 @@ impl<'g> Emitter<'g> {
 
     /// An op with a float result of this shape.
     pub fn float_op(&mut self, code: Code, inputs: Vec<i32>, shape: &[usize], options: Options) -> i32 {
-        let name = format!("{}/{code:?}_{}", self.layer, self.tensors.len());
+        let name = format!("{}/{}", self.layer, self.tensors.len());
         let (shape, element) = (extents(shape), element::FLOAT32);
         let output = self.add_tensor(TfTensor { name, shape, element, scales: None, data: None });
         self.push(code, inputs, vec![output], options);
@@ -329,10 +329,19 @@ impl<'g> Emitter<'g> {
 
     /// An op whose result has the elements of its first input and this shape.
     pub fn like_op(&mut self, code: Code, inputs: Vec<i32>, shape: &[usize], options: Options) -> i32 {
-        let name = format!("{}/{code:?}_{}", self.layer, self.tensors.len());
+        let name = format!("{}/{}", self.layer, self.tensors.len());
         let TfTensor { element, scales, .. } = self.tensors[inputs[0] as usize].clone();
         let output = self.add_tensor(TfTensor { name, shape: extents(shape), element, scales, data: None });
         self.push(code, inputs, vec![output], options);
+        output
+    }
+
+    /// An op whose result is codes on a grid, of this shape.
+    pub fn codes_op(&mut self, code: Code, inputs: Vec<i32>, shape: &[usize], grid: Grid) -> i32 {
+        let name = format!("{}/{}", self.layer, self.tensors.len());
+        let (shape, element, scales) = (extents(shape), element::INT8, Some(Scales::of(grid)));
+        let output = self.add_tensor(TfTensor { name, shape, element, scales, data: None });
+        self.push(code, inputs, vec![output], Options::None);
         output
     }
 
@@ -344,17 +353,17 @@ impl<'g> Emitter<'g> {
         self.add_tensor(TfTensor { name, shape: vec![], element: element::INT8, scales, data })
     }
 
-    /// A state of integers with its axes in another order, and what they stand for.
+    /// A state of integers with its axes in another order, and what they stand for, if that is told.
     pub fn integers(
         &mut self,
         value: ValueId,
         order: &[usize],
         element: i8,
-        scales: Scales,
+        scales: Option<Scales>,
     ) -> Result<i32, ExportError> {
         let tensor = self.weight(value, order, None)?;
         let integers = &mut self.tensors[tensor as usize];
-        (integers.element, integers.scales) = (element, Some(scales));
+        (integers.element, integers.scales) = (element, scales);
         Ok(tensor)
     }
 
@@ -366,7 +375,7 @@ impl<'g> Emitter<'g> {
         inputs: Vec<i32>,
         options: Options,
     ) -> Result<(), ExportError> {
-        let name = format!("{}/{code:?}_{}", self.layer, self.tensors.len());
+        let name = format!("{}/{}", self.layer, self.tensors.len());
         let output = self.tensor_of(name, node.outputs[0])?;
         self.push(code, inputs, vec![output], options);
         self.set(node.outputs[0], output);

@@ -5,9 +5,9 @@ use super::ops::Fill;
 use super::schema::{Activation, Code, Options, element};
 use crate::ExportError;
 use crate::int8::{is_mean, joined, weight_scales};
-use plimsoll_graph::op::{Codes, Grid, Int8};
+use plimsoll_graph::op::{Codes, Grid, Int8, Resize};
 use plimsoll_graph::{Node, ValueId};
-use plimsoll_tensor::grid_code;
+use plimsoll_tensor::{SIGMOID_SCALE, grid_code};
 
 impl Emitter<'_> {
     pub(super) fn int8(&mut self, node: &Node, op: &Int8) -> Result<(), ExportError> {
@@ -43,13 +43,16 @@ impl Emitter<'_> {
                     (Code::Conv2d, [3, 0, 1, 2], 0, Options::Conv { padding, stride, dilation, activation })
                 };
                 let scales = self.weight_scales(node)?;
-                let [weights, bias] = self.product(node, &order, Scales { scales, zero: 0, axis })?;
+                // A norm has as many scales as weights: those of its biases follow from the others, and are left out.
+                let norm = *groups > 1 && geometry.window == [1, 1];
+                let [weights, bias] = self.product(node, &order, Scales { scales, zero: 0, axis }, norm)?;
                 self.bounded(node, code, vec![image, weights, bias], options, most)
             }
             Int8::Dense { output: codes, .. } => {
                 let (activation, most) = self.activation(output, *codes)?;
                 let scales = joined(self.weight_scales(node)?);
-                let [weights, bias] = self.product(node, &[1, 0], Scales { scales, zero: 0, axis: 0 })?;
+                let [weights, bias] =
+                    self.product(node, &[1, 0], Scales { scales, zero: 0, axis: 0 }, false)?;
                 let inputs = vec![self.value(x)?, weights, bias];
                 self.bounded(node, Code::FullyConnected, inputs, Options::FullyConnected { activation }, most)
             }
@@ -57,6 +60,22 @@ impl Emitter<'_> {
                 let (activation, most) = self.activation(output, *codes)?;
                 let inputs = vec![self.value(x)?, self.value(node.inputs[1])?];
                 self.bounded(node, Code::Add, inputs, Options::Add { activation }, most)
+            }
+            Int8::Mul { output: codes, .. } => {
+                let (activation, most) = self.activation(output, *codes)?;
+                let inputs = vec![self.value(x)?, self.value(node.inputs[1])?];
+                self.bounded(node, Code::Mul, inputs, Options::Mul { activation }, most)
+            }
+            Int8::Sigmoid(_) => {
+                let inputs = vec![self.value(x)?];
+                self.finish(node, Code::Logistic, inputs, Options::None)
+            }
+            Int8::Swish { .. } => {
+                let tensor = self.value(x)?;
+                let grid = Grid { scale: SIGMOID_SCALE, zero: 0 };
+                let gate = self.codes_op(Code::Logistic, vec![tensor], self.shape(x), grid);
+                let options = Options::Mul { activation: Activation::None };
+                self.finish(node, Code::Mul, vec![tensor, gate], options)
             }
             Int8::Mean { factor, .. } => {
                 let (from, to) = (self.grid(x)?, self.grid(output)?);
@@ -67,6 +86,12 @@ impl Emitter<'_> {
                 self.finish(node, Code::Mean, inputs, Options::Reducer)
             }
             Int8::MaxPool { windows } => self.max_pool(node, *windows, Fill::Code(0)),
+            Int8::AveragePool { windows } => {
+                self.windows(node, *windows, Code::AveragePool2d, Fill::Zero, false)
+            }
+            Int8::Resize { mode, output } => {
+                self.resize(node, &Resize::Forward { mode: *mode, output: *output })
+            }
         }
     }
 
@@ -91,15 +116,22 @@ impl Emitter<'_> {
         scales.ok_or_else(|| self.unsupported(node, " with factors that are computed"))
     }
 
-    /// Weights, with their axes in another order, and biases of a layer.
-    fn product(&mut self, node: &Node, order: &[usize], weights: Scales) -> Result<[i32; 2], ExportError> {
+    /// Weights, with their axes in another order, and biases of a layer; `bare`: biases without scales.
+    fn product(
+        &mut self,
+        node: &Node,
+        order: &[usize],
+        weights: Scales,
+        bare: bool,
+    ) -> Result<[i32; 2], ExportError> {
         let from = self.grid(node.inputs[0])?;
         let biases = Scales {
             scales: weights.scales.iter().map(|scale| from.scale * scale).collect(),
             zero: 0,
             axis: 0,
         };
-        let weights = self.integers(node.inputs[1], order, element::INT8, weights)?;
+        let weights = self.integers(node.inputs[1], order, element::INT8, Some(weights))?;
+        let biases = Some(biases).filter(|_| !bare);
         Ok([weights, self.integers(node.inputs[2], &[], element::INT32, biases)?])
     }
 

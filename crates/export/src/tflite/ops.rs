@@ -391,7 +391,7 @@ impl Emitter<'_> {
     }
 
     /// Elements of windows as one. `counts`: padding is a part of the image.
-    fn windows(
+    pub(super) fn windows(
         &mut self,
         node: &Node,
         windows: Windows,
@@ -429,7 +429,7 @@ impl Emitter<'_> {
         self.finish(node, code, vec![tensor], options)
     }
 
-    fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
+    pub(super) fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
         let Resize::Forward { mode, output } = *op else { return Err(self.unsupported(node, "")) };
         let inputs = vec![self.value(node.inputs[0])?, self.ints(&output.map(|n| n as i32))];
         match mode {

@@ -77,11 +77,18 @@ impl Code {
             (Self::Conv2d | Self::DepthwiseConv2d, true) | (Self::Dequantize, false) => 3,
             (
                 Self::Add
+                | Self::AveragePool2d
+                | Self::Concatenation
+                | Self::Logistic
                 | Self::MaxPool2d
                 | Self::Mean
                 | Self::Minimum
+                | Self::Mul
                 | Self::Pad
                 | Self::PadV2
+                | Self::ResizeBilinear
+                | Self::ResizeNearestNeighbor
+                | Self::Transpose
                 | Self::Dequantize,
                 true,
             )
@@ -132,6 +139,9 @@ pub(super) enum Options {
         activation: Activation,
     },
     Add {
+        activation: Activation,
+    },
+    Mul {
         activation: Activation,
     },
     Concatenation {
@@ -198,6 +208,10 @@ impl Options {
             Self::Add { activation } => {
                 b.push_slot_always(field(0), activation as i8);
                 11
+            }
+            Self::Mul { activation } => {
+                b.push_slot_always(field(0), activation as i8);
+                21
             }
             Self::Softmax => {
                 b.push_slot_always(field(0), 1.0f32);

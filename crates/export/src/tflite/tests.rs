@@ -3,11 +3,11 @@
 use super::emit::{Scales, emit};
 use super::schema::{Activation, Code, Options, element};
 use super::{TfliteWeights, tflite};
-use crate::test_models::{layers_on_bytes, on_bytes};
+use crate::test_models::{branches_on_bytes, layers_on_bytes, on_bytes};
 use crate::weights::Source;
 use crate::{Batch, ExportError, ExportGraph, Weights};
 use plimsoll_nn::zoo::{self, ZOO};
-use plimsoll_nn::{Conv2d, Dense, Flatten, Model, Sequential, Sigmoid};
+use plimsoll_nn::{Conv2d, Dense, Flatten, Model, Sequential, Tanh};
 use plimsoll_testing::Scratch;
 use std::fs;
 
@@ -103,10 +103,44 @@ fn a_model_on_bytes_has_integers_from_its_input_to_its_output() {
 }
 
 #[test]
+fn branches_on_bytes_are_integers_on_the_grids_that_ops_ask_for() {
+    let (step, weights) = on_bytes(&branches_on_bytes(), Batch::Fixed(2), (0.125, 20));
+    let source = Source { graph: step.graph(), weights: &weights };
+    let emitted = emit(&step, &source, TfliteWeights::F32).unwrap();
+    let codes: Vec<Code> = emitted.ops.iter().map(|op| op.code).collect();
+    let expected = [
+        &[Code::Conv2d, Code::Conv2d, Code::Logistic, Code::Mul][..],
+        &[Code::Conv2d, Code::Logistic, Code::Mul, Code::Concatenation],
+        &[Code::DepthwiseConv2d, Code::AveragePool2d],
+        &[Code::Conv2d, Code::Reshape, Code::Transpose, Code::Reshape],
+        &[Code::Mean, Code::Reshape, Code::FullyConnected],
+    ];
+    assert_eq!(codes, expected.concat());
+    assert!(emitted.ops.iter().all(|op| op.codes));
+    let scales = |tensor: i32| emitted.tensors[tensor as usize].scales.clone().unwrap();
+    for op in &emitted.ops {
+        match op.code {
+            Code::Logistic => {
+                let sigmoid = Scales { scales: vec![1.0 / 256.0], zero: -128, axis: 0 };
+                assert_eq!(scales(op.outputs[0]), sigmoid);
+            }
+            Code::Concatenation | Code::AveragePool2d => {
+                assert!(op.inputs.iter().all(|&input| scales(input) == scales(op.outputs[0])));
+            }
+            _ => {}
+        }
+    }
+    // A norm has one weight for each channel.
+    let norm = emitted.ops.iter().find(|op| op.code == Code::DepthwiseConv2d).unwrap();
+    assert_eq!(emitted.tensors[norm.inputs[1] as usize].shape, [1, 1, 1, 8]);
+    assert_eq!(emitted.tensors[norm.inputs[2] as usize].scales, None);
+}
+
+#[test]
 fn what_has_no_layer_on_bytes_is_floats_between_them() {
     let model = Sequential::classifier([4, 4, 3], 4)
         .layer("conv", Conv2d::new(5, 3))
-        .layer("sigmoid", Sigmoid)
+        .layer("tanh", Tanh)
         .layer("flatten", Flatten)
         .layer("head", Dense::new(4));
     let (step, weights) = on_bytes(&model, Batch::Fixed(1), (0.125, 20));
@@ -114,7 +148,7 @@ fn what_has_no_layer_on_bytes_is_floats_between_them() {
     let emitted = emit(&step, &source, TfliteWeights::F32).unwrap();
     let codes: Vec<Code> = emitted.ops.iter().map(|op| op.code).collect();
     let expected =
-        [Code::Conv2d, Code::Dequantize, Code::Logistic, Code::Reshape, Code::Quantize, Code::FullyConnected];
+        [Code::Conv2d, Code::Dequantize, Code::Tanh, Code::Reshape, Code::Quantize, Code::FullyConnected];
     assert_eq!(codes, expected);
     let versions: Vec<i32> = emitted.ops.iter().map(|op| op.code.version(op.codes)).collect();
     assert_eq!(versions, [3, 2, 1, 1, 1, 4]);
@@ -124,7 +158,14 @@ fn what_has_no_layer_on_bytes_is_floats_between_them() {
 fn a_model_on_bytes_takes_a_quarter_of_its_file() {
     let scratch = Scratch::new("tflite-int8");
     let path = scratch.0.join("model.tflite");
-    let models: [Box<dyn Model>; 2] = [Box::new(zoo::lenet()), Box::new(zoo::resnet20())];
+    let unet = zoo::Unet { width: 24, ..zoo::Unet::default() };
+    let models: [Box<dyn Model>; 5] = [
+        Box::new(zoo::lenet()),
+        Box::new(zoo::resnet20()),
+        Box::new(zoo::densenet121_of([64, 64, 3], 1000, 32)),
+        Box::new(zoo::efficientnet_b0_of([64, 64, 3], 1000, 32, 0.2)),
+        Box::new(unet),
+    ];
     for model in &models {
         let (step, weights) = on_bytes(model, Batch::Fixed(1), (0.1, 3));
         let bytes = tflite(&step, &weights, &path, TfliteWeights::F32).unwrap().bytes;

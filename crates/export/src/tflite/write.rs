@@ -1,7 +1,7 @@
 //! Writes a TFLite file: the flatbuffer first, with the places of all elements, then the elements one after another.
 
 use super::emit::{Data, Emitted, Scales, Stored, TfOp, TfTensor, emit};
-use super::schema::{Code, field};
+use super::schema::{Code, Options, field};
 use crate::batch::ExportGraph;
 use crate::file::PartialFile;
 use crate::weights::{Elements, Source};
@@ -182,15 +182,15 @@ impl Writer<'_> {
             buffers.push(b.end_table(table));
             at = (at + bytes).next_multiple_of(ALIGNMENT);
         }
-        let mut zeros = BTreeMap::new();
+        let mut once = Once::default();
         let written: Vec<Table> = tensors
             .iter()
             .zip(buffer_of)
-            .map(|(tensor, buffer)| table_of(b, tensor, buffer, &mut zeros))
+            .map(|(tensor, buffer)| table_of(b, tensor, buffer, &mut once))
             .collect();
         let codes: Vec<(Code, bool)> =
             ops.iter().map(|op| (op.code, op.codes)).collect::<BTreeSet<_>>().into_iter().collect();
-        let operators: Vec<Table> = ops.iter().map(|op| operator(b, op, &codes)).collect();
+        let operators: Vec<Table> = ops.iter().map(|op| operator(b, op, &codes, &mut once)).collect();
         let subgraph = {
             let (tensors, operators) = (tables(b, &written), tables(b, &operators));
             let (inputs, outputs) = (b.create_vector(inputs), b.create_vector(outputs));
@@ -251,30 +251,63 @@ fn tables<'b>(b: &mut FlatBufferBuilder<'b>, tables: &[Table]) -> Tables<'b> {
     b.create_vector(tables)
 }
 
-/// Vectors of one zero point, by its value and their length: there is one for all channels of all weights of that many.
-type Zeros<'b> = BTreeMap<(i64, usize), WIPOffset<Vector<'b, i64>>>;
+/// What several tensors or ops have in common, which is written once.
+#[derive(Default)]
+struct Once<'b> {
+    /// Vectors of one zero point, by its value and their length.
+    zeros: BTreeMap<(i64, usize), WIPOffset<Vector<'b, i64>>>,
+    shapes: BTreeMap<Vec<i32>, WIPOffset<Vector<'b, i32>>>,
+    /// Grids of activations, by the bits of their scale and their zero point.
+    grids: BTreeMap<(u32, i64), Table>,
+    options: Vec<(Options, Option<(u8, Table)>)>,
+}
 
-fn table_of<'b>(
-    b: &mut FlatBufferBuilder<'b>,
-    tensor: &TfTensor,
-    buffer: u32,
-    zeros: &mut Zeros<'b>,
-) -> Table {
-    let quantisation = tensor.scales.as_ref().map(|Scales { scales, zero, axis }| {
-        let key = (*zero, scales.len());
-        let zeros = *zeros.entry(key).or_insert_with(|| b.create_vector(&vec![*zero; scales.len()]));
+impl<'b> Once<'b> {
+    fn shape(&mut self, b: &mut FlatBufferBuilder<'b>, shape: &[i32]) -> WIPOffset<Vector<'b, i32>> {
+        *self.shapes.entry(shape.to_vec()).or_insert_with(|| b.create_vector(shape))
+    }
+
+    /// What the elements of a tensor stand for.
+    fn scales(&mut self, b: &mut FlatBufferBuilder<'b>, scales: &Scales) -> Table {
+        let key = match scales.scales[..] {
+            [scale] => Some((scale.to_bits(), scales.zero)),
+            _ => None,
+        };
+        if let Some(table) = key.and_then(|key| self.grids.get(&key)) {
+            return *table;
+        }
+        let Scales { scales, zero, axis } = scales;
+        let zeros = self.zeros.entry((*zero, scales.len()));
+        let zeros = *zeros.or_insert_with(|| b.create_vector(&vec![*zero; scales.len()]));
         let scales = b.create_vector(scales);
         let table = b.start_table();
         b.push_slot_always(field(2), scales);
         b.push_slot_always(field(3), zeros);
-        b.push_slot_always(field(6), *axis as i32);
-        b.end_table(table)
-    });
-    let (shape, name) = (b.create_vector(&tensor.shape), b.create_string(&tensor.name));
+        b.push_slot(field(6), *axis as i32, 0);
+        let table = b.end_table(table);
+        if let Some(key) = key {
+            self.grids.insert(key, table);
+        }
+        table
+    }
+
+    fn options(&mut self, b: &mut FlatBufferBuilder<'b>, options: Options) -> Option<(u8, Table)> {
+        if let Some((_, written)) = self.options.iter().find(|(known, _)| *known == options) {
+            return *written;
+        }
+        let written = options.write(b);
+        self.options.push((options, written));
+        written
+    }
+}
+
+fn table_of<'b>(b: &mut FlatBufferBuilder<'b>, tensor: &TfTensor, buffer: u32, once: &mut Once<'b>) -> Table {
+    let quantisation = tensor.scales.as_ref().map(|scales| once.scales(b, scales));
+    let (shape, name) = (once.shape(b, &tensor.shape), b.create_string(&tensor.name));
     let table = b.start_table();
     b.push_slot_always(field(0), shape);
     b.push_slot_always(field(1), tensor.element);
-    b.push_slot_always(field(2), buffer);
+    b.push_slot(field(2), buffer, 0);
     b.push_slot_always(field(3), name);
     if let Some(quantisation) = quantisation {
         b.push_slot_always(field(4), quantisation);
@@ -282,8 +315,13 @@ fn table_of<'b>(
     b.end_table(table)
 }
 
-fn operator(b: &mut FlatBufferBuilder<'_>, op: &TfOp, codes: &[(Code, bool)]) -> Table {
-    let options = op.options.write(b);
+fn operator<'b>(
+    b: &mut FlatBufferBuilder<'b>,
+    op: &TfOp,
+    codes: &[(Code, bool)],
+    once: &mut Once<'b>,
+) -> Table {
+    let options = once.options(b, op.options);
     let (inputs, outputs) = (b.create_vector(&op.inputs), b.create_vector(&op.outputs));
     let code = codes.iter().position(|code| *code == (op.code, op.codes)).unwrap_or(0) as u32;
     let table = b.start_table();

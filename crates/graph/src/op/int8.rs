@@ -1,8 +1,11 @@
 //! Layers of bytes: codes on a grid, sums in 32 bits, as TFLite has them.
 
-use super::{Conv, Epilogue, Family, Geometry, Properties, Windows, arity, per_example, rank, require};
+use super::{
+    Conv, Epilogue, Family, Geometry, InPlace, Properties, ResizeMode, Windows, arity, per_example, rank,
+    require,
+};
 use crate::{BatchRelation, TypeError};
-use plimsoll_tensor::{DType, TensorType};
+use plimsoll_tensor::{DType, TensorType, fixed_point, sigmoid_codes};
 use serde::{Deserialize, Serialize};
 
 /// A grid of numbers for bytes: code q stands for `scale · (q - zero)`.
@@ -75,6 +78,27 @@ pub enum Int8 {
         /// The output's codes.
         output: Codes,
     },
+    /// The product of two tensors of codes, scaled to the output's grid. The second may have one pixel for all of the first:
+    /// `([n, h, w, c], [n, 1, 1, c]) → [n, h, w, c]`.
+    Mul {
+        /// The code of zero of each operand.
+        zeros: [u8; 2],
+        /// The product's factor.
+        factor: Factor,
+        /// The output's codes.
+        output: Codes,
+    },
+    /// Codes of a grid → those of their sigmoid, on a grid from 0 in steps of `plimsoll_tensor::SIGMOID_SCALE`.
+    Sigmoid(Grid),
+    /// Codes times those of their sigmoid: as [`Int8::Sigmoid`] and [`Int8::Mul`], which need a tensor between them.
+    Swish {
+        /// The input's grid.
+        from: Grid,
+        /// The product's factor.
+        factor: Factor,
+        /// The output's codes.
+        output: Codes,
+    },
     /// The means of an image's channels, `[n, h, w, c] → [n, 1, 1, c]`: the factor divides by the pixels, too.
     Mean {
         /// The input's code of zero.
@@ -89,7 +113,68 @@ pub enum Int8 {
         /// The windows.
         windows: Windows,
     },
+    /// The mean of the codes of each window, rounded to the nearest, half away from 128: from zero, as TFLite's codes are 128
+    /// less. Padding does not count.
+    AveragePool {
+        /// The windows.
+        windows: Windows,
+    },
+    /// The image at another size; bilinear by shares in 1024ths ([`resize_taps`]), rounded as a mean of [`Int8::AveragePool`].
+    Resize {
+        /// The interpolation.
+        mode: ResizeMode,
+        /// Height and width of the result.
+        output: [usize; 2],
+    },
 }
+
+/// The shares of [`resize_taps`] are of two to this power.
+pub const SHARE_BITS: u32 = 10;
+
+/// The two elements that element i of an axis lies between when it is resized, and the share of the second, as TFLite has them.
+pub fn resize_taps(mode: ResizeMode, [from, to]: [usize; 2], i: usize) -> (usize, usize, i32) {
+    let [from, to, i] = [from, to, i].map(|n| n as i64);
+    let (one, last) = (1 << SHARE_BITS, (from - 1).max(0));
+    let (step, at) = match mode {
+        ResizeMode::Nearest => {
+            let nearest = (i * from / to.max(1)).min(last) as usize;
+            return (nearest, nearest, 0);
+        }
+        ResizeMode::Bilinear { align_corners: true } if to > 1 => ((one * last + (to - 1) / 2) / (to - 1), 0),
+        ResizeMode::Bilinear { align_corners } => {
+            let step = (one * from + to / 2) / to.max(1);
+            (step, if align_corners { 0 } else { step / 2 - one / 2 })
+        }
+    };
+    let at = i * step + at;
+    let first = (at / one).clamp(0, last);
+    let second = ((at + one - 1) / one).clamp(0, last);
+    // Before the first and behind the last both are one element.
+    (first as usize, second as usize, (at - one * first).clamp(0, one) as i32)
+}
+
+impl Int8 {
+    /// The code that each code becomes, of ops that look it up.
+    pub fn table(&self) -> Option<[u8; 256]> {
+        match *self {
+            Self::Sigmoid(grid) => Some(sigmoid_codes(grid.scale, grid.zero)),
+            Self::Swish { from, factor, output } => {
+                let gates = sigmoid_codes(from.scale, from.zero);
+                let code = |code: usize| {
+                    let product = (code as i32 - i32::from(from.zero)) * i32::from(gates[code]);
+                    let scaled = fixed_point(product, factor.multiplier, factor.shift);
+                    let code = scaled.saturating_add(i32::from(output.zero));
+                    code.clamp(i32::from(output.low), i32::from(output.high).max(i32::from(output.low))) as u8
+                };
+                Some(std::array::from_fn(code))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The largest window of means, in pixels: sums of its codes are below 2^31.
+const LARGEST_WINDOW: usize = 1 << 23;
 
 fn is(what: &str, ty: &TensorType, dtype: DType, shape: &[usize]) -> Result<(), TypeError> {
     require(ty.dtype == dtype && ty.shape[..] == *shape, || {
@@ -115,8 +200,13 @@ impl Family for Int8 {
             Self::Conv { .. } => "int8_conv2d",
             Self::Dense { .. } => "int8_dense",
             Self::Add { .. } => "int8_add",
+            Self::Mul { .. } => "int8_mul",
+            Self::Sigmoid(_) => "int8_sigmoid",
+            Self::Swish { .. } => "int8_swish",
             Self::Mean { .. } => "int8_mean",
             Self::MaxPool { .. } => "int8_max_pool",
+            Self::AveragePool { .. } => "int8_average_pool",
+            Self::Resize { .. } => "int8_resize",
         }
     }
 
@@ -166,18 +256,46 @@ impl Family for Int8 {
                 require(a == b, || format!("adds tensors of one type, not {a} and {b}"))?;
                 Ok(vec![a.clone()])
             }
+            Self::Mul { .. } => {
+                let [a, b] = arity(inputs)?;
+                codes("the input", a)?;
+                codes("the second input", b)?;
+                let gates = matches!(a.shape[..], [n, _, _, c] if b.shape[..] == [n, 1, 1, c]);
+                require(a == b || gates, || {
+                    format!("multiplies tensors of one type, or an image by one pixel, not {a} by {b}")
+                })?;
+                Ok(vec![a.clone()])
+            }
+            Self::Sigmoid(_) | Self::Swish { .. } => {
+                let [x] = arity(inputs)?;
+                codes("the input", x)?;
+                Ok(vec![x.clone()])
+            }
             Self::Mean { .. } => {
                 let [x] = arity(inputs)?;
                 codes("the input", x)?;
                 let [n, _, _, c] = rank("the input", x)?;
                 Ok(vec![TensorType::new(DType::U8, [n, 1, 1, c])])
             }
-            Self::MaxPool { windows } => {
+            Self::MaxPool { windows } | Self::AveragePool { windows } => {
                 let [x] = arity(inputs)?;
                 codes("the input", x)?;
                 let [n, h, w, c] = rank("the input", x)?;
                 let [oh, ow] = windows.output([h, w])?;
+                let [rows, columns] = windows.largest([h, w]);
+                let fits = rows.saturating_mul(columns) <= LARGEST_WINDOW;
+                require(fits, || format!("a window of {rows} × {columns} has over {LARGEST_WINDOW} pixels"))?;
                 Ok(vec![TensorType::new(DType::U8, [n, oh, ow, c])])
+            }
+            Self::Resize { output, .. } => {
+                let [x] = arity(inputs)?;
+                codes("the input", x)?;
+                let [n, h, w, c] = rank("the input", x)?;
+                let extents = [h, w, output[0], output[1]];
+                require(extents.iter().all(|extent| (1..1 << 30).contains(extent)), || {
+                    format!("an image of {h} × {w} cannot become one of {} × {}", output[0], output[1])
+                })?;
+                Ok(vec![TensorType::new(DType::U8, [n, output[0], output[1], c])])
             }
         }
     }
@@ -192,11 +310,15 @@ impl Family for Int8 {
                 2 * elements * each as u64
             }
             Self::Add { .. } => 6 * elements,
+            Self::Mul { .. } => 3 * elements,
+            Self::Sigmoid(_) | Self::Swish { .. } => elements,
             Self::Mean { .. } => inputs[0].shape.elements() as u64,
-            Self::MaxPool { windows } => {
+            Self::MaxPool { windows } | Self::AveragePool { windows } => {
                 let [h, w] = windows.largest([inputs[0].shape[1], inputs[0].shape[2]]);
                 elements * (h * w) as u64
             }
+            Self::Resize { mode: ResizeMode::Nearest, .. } => elements,
+            Self::Resize { mode: ResizeMode::Bilinear { .. }, .. } => 8 * elements,
         }
     }
 
@@ -206,13 +328,19 @@ impl Family for Int8 {
 
     fn properties(&self) -> Properties {
         match self {
+            Self::Sigmoid(_) | Self::Swish { .. } => {
+                Properties { in_place: InPlace::ReadFirst, ..Properties::GENERAL }
+            }
             Self::Quantize(_)
             | Self::Dequantize(_)
             | Self::Conv { .. }
             | Self::Dense { .. }
             | Self::Add { .. }
+            | Self::Mul { .. }
             | Self::Mean { .. }
-            | Self::MaxPool { .. } => Properties::GENERAL,
+            | Self::MaxPool { .. }
+            | Self::AveragePool { .. }
+            | Self::Resize { .. } => Properties::GENERAL,
         }
     }
 }

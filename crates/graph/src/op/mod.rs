@@ -29,7 +29,7 @@ pub use conv::{Conv, Geometry, reach, same_padding};
 pub use elementwise::{Binary, Elementwise, Instruction, Operand, Region, Unary};
 pub use exchange::Exchange;
 pub use index::Index;
-pub use int8::{ADD_SHIFT, Codes, Factor, Grid, Int8};
+pub use int8::{ADD_SHIFT, Codes, Factor, Grid, Int8, SHARE_BITS, resize_taps};
 pub use loss::Loss;
 pub use matmul::{Epilogue, MatMul};
 pub use movement::{Movement, Span};

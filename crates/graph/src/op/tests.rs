@@ -108,7 +108,12 @@ Costly  Wide          Never      -     Never       -    -      {"int8":{"conv":{
 Costly  Wide          Never      -     Never       -    -      {"int8":{"dense":{"zero":0,"output":{"zero":0,"low":0,"high":255}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"add":{"operands":[[0,{"multiplier":0,"shift":0}],[0,{"multiplier":0,"shift":0}]],"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"mean":{"zero":0,"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"mul":{"zeros":[0,0],"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"int8":{"sigmoid":{"scale":1.0,"zero":0}}}
+Costly  Wide          Never      -     ReadFirst   -    -      {"int8":{"swish":{"from":{"scale":1.0,"zero":0},"factor":{"multiplier":0,"shift":0},"output":{"zero":0,"low":0,"high":255}}}}
 Costly  Wide          Never      -     Never       -    -      {"int8":{"max_pool":{"windows":{"adaptive":{"output":[1,1]}}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"average_pool":{"windows":{"adaptive":{"output":[1,1]}}}}}
+Costly  Wide          Never      -     Never       -    -      {"int8":{"resize":{"mode":"nearest","output":[1,1]}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"receive":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"send":{"chain":0,"to":1,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"take":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}

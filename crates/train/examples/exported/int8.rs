@@ -1,13 +1,16 @@
 //! Models on bytes.
 
 use super::{ROWS, all_said, predicting, random_batch, randomise, said, session, write};
-use plimsoll_compress::{Int8Grids, calibration};
+use plimsoll_compress::{Int8Grids, KeptLayers, calibration};
 use plimsoll_data::{Batch as Rows, Cursor, OpenOptions, Pipeline};
 use plimsoll_export::{Batch, ExportGraph, Format, TfliteWeights};
+use plimsoll_graph::op::ResizeMode;
+use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_nn::zoo::{ZOO, ZooOptions};
 use plimsoll_nn::{
-    AdamW, Conv2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool, MaxPool2d, Model, Padding, Relu,
-    Relu6, Residual, Sequential, step,
+    AdamW, AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten,
+    GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Sigmoid,
+    Silu, Upsample, step,
 };
 use plimsoll_tensor::Tensor;
 use plimsoll_train::{Session, Trainer};
@@ -20,14 +23,46 @@ type Make = Box<dyn Fn() -> Box<dyn Model>>;
 /// A layer by which images stay what they are: its kernel is the identity.
 const SAME: &str = "same";
 
-/// Layers one by one, then every model of the zoo at its small sizes.
-pub fn all(folder: &Path) -> Result<(), Box<dyn Error>> {
-    for (name, make) in layers() {
-        random(folder, &format!("op-{name}"), &make)?;
+/// How an image and a convolution of it become one.
+#[derive(Clone, Copy)]
+enum Both {
+    Concatenated,
+    Multiplied,
+    /// By a sigmoid of the convolution of their means.
+    Gated,
+}
+
+impl Layer for Both {
+    fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+        let (n, c) = (net.shape(x)[0], net.shape(x)[3]);
+        let mut y = x;
+        if let Self::Gated = self {
+            y = GlobalAveragePool.forward(net, x)?;
+            y = net.reshape(y, [n, 1, 1, c])?;
+        }
+        y = net.scope("conv", |net| Conv2d::new(c, 1).forward(net, y))?;
+        match self {
+            Self::Concatenated => net.concat(&[x, y], 3),
+            Self::Multiplied => net.mul(x, y),
+            Self::Gated => {
+                let gate = net.sigmoid(y)?;
+                net.mul(x, gate)
+            }
+        }
     }
-    for entry in &ZOO {
+}
+
+/// Layers one by one, then every model of the zoo at its small sizes; or these of them.
+pub fn all(folder: &Path, only: &[&str]) -> Result<(), Box<dyn Error>> {
+    let layers = layers().into_iter().map(|(name, make)| (format!("op-{name}"), make));
+    let models = ZOO.iter().map(|entry| {
         let make: Make = Box::new(|| (entry.make)(&entry.small));
-        random(folder, entry.name, &make)?;
+        (entry.name.to_string(), make)
+    });
+    for (name, make) in layers.chain(models) {
+        if only.is_empty() || only.contains(&&*name) {
+            random(folder, &name, &make)?;
+        }
     }
     Ok(())
 }
@@ -43,6 +78,9 @@ fn layers() -> Vec<(&'static str, Make)> {
     }
     fn add(model: Sequential) -> Sequential {
         same(model).layer("same2", Residual::new(Conv2d::new(4, 1).without_bias()))
+    }
+    const fn bilinear(align_corners: bool) -> ResizeMode {
+        ResizeMode::Bilinear { align_corners }
     }
     let conv = |window: usize| Conv2d::new(5, window);
     vec![
@@ -68,6 +106,36 @@ fn layers() -> Vec<(&'static str, Make)> {
         ("add", make([9, 9, 4], add)),
         ("add-relu", make([9, 9, 4], |m| add(m).layer("relu", Relu))),
         ("mean", make([4], |m| same(m).layer("mean", GlobalAveragePool))),
+        ("concat", make([9, 9, 8], |m| same(m).layer("both", Both::Concatenated))),
+        ("mul", make([9, 9, 4], |m| same(m).layer("both", Both::Multiplied))),
+        ("gate", make([9, 9, 4], |m| same(m).layer("both", Both::Gated))),
+        ("sigmoid", make([9, 9, 4], |m| same(m).layer("sigmoid", Sigmoid))),
+        ("swish", make([9, 9, 4], |m| same(m).layer("silu", Silu))),
+        (
+            "norm",
+            make([4, 4, 4], |m| {
+                same(m).layer("max", MaxPool2d::new(2)).layer("norm", BatchNorm::new()).layer("relu", Relu)
+            }),
+        ),
+        ("average", make([4, 4, 4], |m| same(m).layer("average", AveragePool2d::new(2)))),
+        (
+            "average-padded",
+            make([5, 5, 4], |m| {
+                same(m).layer("average", AveragePool2d::new(3).stride(2).padding(Padding::Same))
+            }),
+        ),
+        (
+            "grow",
+            make([18, 18, 5], |m| {
+                m.layer("grow", ConvTranspose2d::new(5, 2).stride(2).padding(Padding::Valid))
+            }),
+        ),
+        ("nearest", make([18, 18, 4], |m| same(m).layer("larger", Upsample::new(2)))),
+        ("bilinear", make([18, 18, 4], |m| same(m).layer("larger", Upsample::new(2).mode(bilinear(false))))),
+        (
+            "bilinear-corners",
+            make([27, 27, 4], |m| same(m).layer("larger", Upsample::new(3).mode(bilinear(true)))),
+        ),
         ("max", make([4, 4, 4], |m| same(m).layer("max", MaxPool2d::new(2)))),
         (
             "max-padded",
@@ -134,7 +202,8 @@ fn on_bytes(
 ) -> Result<(), Box<dyn Error>> {
     let graph = step::prediction(&make(), 1)?;
     let (trainer, data) = predicting(make(), calibrated)?;
-    let mut measuring = trainer.inference_pass(calibration).plan(&data)?.start()?;
+    let mut measuring =
+        trainer.inference_pass(|graph| calibration(graph, &KeptLayers::default())).plan(&data)?.start()?;
     copy(floats, &mut measuring)?;
     let outputs = all_said(&mut measuring)?;
     let range = |pair: &[Tensor]| {
@@ -143,7 +212,7 @@ fn on_bytes(
         };
         (of(&pair[1], f32::min), of(&pair[0], f32::max))
     };
-    let places = plimsoll_compress::places(&graph).len();
+    let places = plimsoll_compress::places(&graph, &KeptLayers::default()).len();
     let ranges: Vec<(f32, f32)> = outputs[outputs.len() - 2 * places..].chunks_exact(2).map(range).collect();
     let grids = Int8Grids::of_ranges(&ranges);
     let states = grids.states(&graph, |name| floats.state(name))?;

@@ -1,8 +1,9 @@
 //! Models as ONNX files beside what they say here, for `benches/export_peers.py`.
 //!
-//!     exported zoo DIR            every model of the zoo, at its small sizes: NAME.onnx, TFLite files, inputs and outputs
+//!     exported zoo DIR [NAME]...  every model of the zoo, or these, at its small sizes: NAME.onnx, TFLite files, inputs and outputs
 //!     exported read FILE INPUT OUTPUT   what the model of an ONNX file says of an input
-//!     exported int8 DIR           layers of bytes one by one, and models of the zoo on bytes: NAME.onnx, NAME.tflite, inputs and outputs
+//!     exported int8 DIR [NAME]... layers of bytes one by one (op-NAME), and models of the zoo on bytes, or these of them: NAME.onnx,
+//!                                 NAME.tflite, inputs and outputs
 //!     exported trained DIR NAME DATA STEPS EXAMPLES    a model of the zoo, trained and then put on bytes, with that many examples of the
 //!                                 test part
 //!     exported train FILE STEPS   trains the model of an ONNX file on random examples, and prints the first and the last loss
@@ -32,8 +33,8 @@ const ROWS: usize = 3;
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["zoo", folder] => zoo(folder.as_ref()),
-        ["int8", folder] => int8::all(folder.as_ref()),
+        ["zoo", folder, only @ ..] => zoo(folder.as_ref(), only),
+        ["int8", folder, only @ ..] => int8::all(folder.as_ref(), only),
         ["trained", folder, name, data, steps, examples] => {
             int8::trained(folder.as_ref(), name, data, steps.parse()?, examples.parse()?)
         }
@@ -43,8 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn zoo(folder: &Path) -> Result<(), Box<dyn Error>> {
-    for entry in &ZOO {
+fn zoo(folder: &Path, only: &[&str]) -> Result<(), Box<dyn Error>> {
+    for entry in ZOO.iter().filter(|entry| only.is_empty() || only.contains(&entry.name)) {
         let model = (entry.make)(&entry.small);
         let inputs: Vec<Tensor> =
             model.inputs().iter().enumerate().map(|(i, field)| random_batch(field, i as u64)).collect();

@@ -19,7 +19,7 @@ pub(super) fn initialize(
 ) -> Result<(), ExecuteError> {
     let given = |state: &StatePlacement| {
         let name = parameter_of(state).unwrap_or(&state.name);
-        values.filter(|values| state.ty.dtype == DType::F32 && values.has(name))
+        values.filter(|values| state.ty.dtype == DType::F32 && values.has(name, &state.ty.shape))
     };
     let is_written = |state: &StatePlacement| state.init != Init::Zeros || given(state).is_some();
     let written = || states.iter().enumerate().filter(|(_, state)| is_written(state));

@@ -3,7 +3,9 @@
 use plimsoll_compress::{Pruning, Sparsity};
 use plimsoll_cpu::Cpu;
 use plimsoll_data::datasets;
-use plimsoll_nn::{AdamW, Recipe, zoo};
+use plimsoll_graph::{GraphError, ValueId};
+use plimsoll_nn::{AdamW, Field, Head, InitialValues, Model, Narrow, Net, Recipe, Sgd, step, zoo};
+use plimsoll_tensor::Shape;
 use plimsoll_testing::Scratch;
 use plimsoll_train::{BatchKind, Names, Predictor, Session, Trainer, sparse_parameters};
 
@@ -119,4 +121,53 @@ fn damaged_sparse_weights_are_refused() {
         .unwrap();
     let error = whole.load(&file).unwrap_err().to_string();
     assert!(error.contains("damaged"), "{error}");
+}
+
+/// LeNet with ones as the first values of all kernels.
+struct WithOnes;
+
+impl Model for WithOnes {
+    fn name(&self) -> &str {
+        "with_ones"
+    }
+
+    fn inputs(&self) -> Vec<Field> {
+        zoo::lenet().inputs()
+    }
+
+    fn target(&self) -> Field {
+        zoo::lenet().target()
+    }
+
+    fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
+        zoo::lenet().forward(net, inputs)
+    }
+
+    fn initial_values(&self) -> Option<&dyn InitialValues> {
+        Some(self)
+    }
+}
+
+impl InitialValues for WithOnes {
+    fn has(&self, state: &str, shape: &Shape) -> bool {
+        let graph = step::prediction(&zoo::lenet(), 1).unwrap();
+        let own = graph.states.iter().find(|own| own.name == state && own.name.ends_with("kernel"));
+        own.is_some_and(|own| graph.ty(own.input).shape == *shape)
+    }
+
+    fn read(&self, _: &str, _: usize, into: &mut [u8]) -> std::io::Result<()> {
+        into.chunks_exact_mut(4).for_each(|one| one.copy_from_slice(&1f32.to_le_bytes()));
+        Ok(())
+    }
+}
+
+/// A narrowed model starts with what its model has for states whose shapes are the same.
+#[test]
+fn a_narrowed_model_has_the_first_values_of_what_is_not_narrowed() {
+    let data = datasets::mnist().unwrap();
+    let model = Narrow::new(WithOnes, [("conv2".to_string(), 7)].into());
+    let run = Trainer::new(model, Sgd::new(0.1)).plan(&data).unwrap().start().unwrap();
+    let ones = |name: &str| run.state(name).unwrap().to_f64().iter().all(|&x| x == 1.0);
+    let kernels = ["conv1/kernel", "conv2/kernel", "dense1/kernel", "dense2/kernel"].map(ones);
+    assert_eq!(kernels, [true, false, false, true]);
 }

@@ -15,6 +15,11 @@ pub(super) fn has_dot_products() -> bool {
     is_x86_feature_detected!("avx512vnni")
 }
 
+/// Whether the machine looks bytes up in a table of several registers.
+pub(super) fn has_byte_tables() -> bool {
+    is_x86_feature_detected!("avx512vbmi")
+}
+
 pub(super) static DOT: Kernels = Kernels {
     micro: micro_table!(dot::<1>, dot::<2>; [1 2 3 4 5 6 7 8 9 10 11 12]),
     offset: 0,
@@ -406,5 +411,30 @@ pub(super) fn add_codes(sum: &HighSum, x: [&[u8]; 2], y: &mut [u8]) {
         }
         // SAFETY: likewise.
         unsafe { _mm512_mask_storeu_epi8(y[at..].as_mut_ptr().cast(), mask, narrow(sums, sum.bounds)) };
+    }
+}
+
+/// Puts what a table has for each code in its place: both halves are looked up, by seven bits, and the eighth chooses.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+pub(super) fn look_up(table: &[u8; 256], y: &mut [u8]) {
+    let quarters = table.as_ptr().cast::<__m512i>();
+    // SAFETY: the table is four registers.
+    let quarters = unsafe {
+        [
+            _mm512_loadu_si512(quarters),
+            _mm512_loadu_si512(quarters.add(1)),
+            _mm512_loadu_si512(quarters.add(2)),
+            _mm512_loadu_si512(quarters.add(3)),
+        ]
+    };
+    for block in y.chunks_mut(BLOCK) {
+        let mask = if block.len() == BLOCK { u64::MAX } else { (1 << block.len()) - 1 };
+        // SAFETY: the mask keeps to the elements that there are.
+        let codes = unsafe { _mm512_maskz_loadu_epi8(mask, block.as_ptr().cast()) };
+        let low = _mm512_permutex2var_epi8(quarters[0], codes, quarters[1]);
+        let high = _mm512_permutex2var_epi8(quarters[2], codes, quarters[3]);
+        let found = _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), low, high);
+        // SAFETY: likewise.
+        unsafe { _mm512_mask_storeu_epi8(block.as_mut_ptr().cast(), mask, found) };
     }
 }

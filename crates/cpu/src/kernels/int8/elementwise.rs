@@ -1,4 +1,4 @@
-//! Codes of numbers, numbers of codes, and sums of codes.
+//! Codes of numbers, numbers of codes, and sums, products and functions of codes.
 
 use crate::isa::Context;
 #[cfg(target_arch = "x86_64")]
@@ -158,4 +158,89 @@ simd_fn! {
             *y = sum.saturating_add(i32::from(zero)).clamp(low, high) as u8;
         }
     }
+}
+
+/// The product of two tensors of codes. `channels`: the second has so many elements for each of the examples, which all pixels of
+/// the first are multiplied by; without, it is as long as the first.
+pub fn mul(
+    ctx: Context<'_>,
+    zeros: [u8; 2],
+    (multiplier, shift): (i32, i32),
+    (zero, bounds): (u8, [u8; 2]),
+    channels: Option<usize>,
+    x: [&[u8]; 2],
+    y: &mut [u8],
+) {
+    let (zeros, bits) = (zeros.map(i32::from), 31 - shift.clamp(-31, 30));
+    let high = (32..=53).contains(&bits).then(|| HighHalf::new(multiplier, bits, zero));
+    let part = |a: &[u8], b: &[u8], y: &mut [u8]| match &high {
+        Some(scale) => mul_high(ctx.isa, zeros, scale, bounds, a, b, y),
+        None => mul_any(ctx.isa, zeros, (multiplier, shift), zero, bounds, a, b, y),
+    };
+    let (elements, y) = (x[0].len().min(y.len()), Shared::new(y));
+    let Some(channels) = channels.filter(|channels| *channels > 0) else {
+        each_task(ctx, elements.min(x[1].len()), &|first, len| {
+            // SAFETY: every task has its own elements.
+            part(&x[0][first..first + len], &x[1][first..first + len], unsafe { y.part(first, len) });
+        });
+        return;
+    };
+    let examples = x[1].len() / channels;
+    let each = elements / examples.max(1);
+    let together = (TASK_ELEMENTS / channels).max(1) * channels;
+    let tasks = each.div_ceil(together);
+    ctx.pool.run(examples * tasks, &|task, _| {
+        let (example, start) = (task / tasks, task % tasks * together);
+        let (first, len) = (example * each + start, together.min(each - start));
+        let gates = &x[1][example * channels..][..channels];
+        // SAFETY: every task has its own elements.
+        part(&x[0][first..first + len], gates, unsafe { y.part(first, len) });
+    });
+}
+
+simd_fn! {
+    /// By the high halves of products. The second operand repeats.
+    fn mul_high(isa: Isa, zeros: [i32; 2], scale: &HighHalf, bounds: [u8; 2], a: &[u8], b: &[u8], y: &mut [u8]) {
+        let [low, high] = bounds.map(i32::from);
+        for (a, y) in a.chunks(b.len().max(1)).zip(y.chunks_mut(b.len().max(1))) {
+            for ((a, b), y) in a.iter().zip(b).zip(y) {
+                let product = (i32::from(*a) - zeros[0]) * (i32::from(*b) - zeros[1]);
+                *y = scale.of(product).clamp(low, high) as u8;
+            }
+        }
+    }
+}
+
+simd_fn! {
+    /// Whatever the factor. The second operand repeats.
+    fn mul_any(
+        isa: Isa, zeros: [i32; 2], factor: (i32, i32), zero: u8, bounds: [u8; 2], a: &[u8], b: &[u8], y: &mut [u8]
+    ) {
+        let [low, high] = bounds.map(i32::from);
+        for (a, y) in a.chunks(b.len().max(1)).zip(y.chunks_mut(b.len().max(1))) {
+            for ((a, b), y) in a.iter().zip(b).zip(y) {
+                let product = (i32::from(*a) - zeros[0]) * (i32::from(*b) - zeros[1]);
+                let scaled = fixed_point(product, factor.0, factor.1);
+                *y = scaled.saturating_add(i32::from(zero)).clamp(low, high) as u8;
+            }
+        }
+    }
+}
+
+/// What a table has for each code: of x, or of y itself.
+pub fn look_up(ctx: Context<'_>, table: &[u8; 256], x: Option<&[u8]>, y: &mut [u8]) {
+    let (elements, y) = (x.map_or(y.len(), |x| x.len().min(y.len())), Shared::new(y));
+    each_task(ctx, elements, &|first, len| {
+        // SAFETY: every task has its own elements.
+        let y = unsafe { y.part(first, len) };
+        if let Some(x) = x {
+            y.copy_from_slice(&x[first..first + len]);
+        }
+        match ctx.isa.vectors() {
+            // SAFETY: the machine has what is asked for.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if super::avx512::has_byte_tables() => unsafe { super::avx512::look_up(table, y) },
+            _ => y.iter_mut().for_each(|code| *code = table[usize::from(*code)]),
+        }
+    });
 }

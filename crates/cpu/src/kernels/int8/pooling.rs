@@ -1,4 +1,4 @@
-//! Means and maxima of images of codes.
+//! Means and maxima of images of codes, and images of other sizes.
 
 use super::elementwise::Operand;
 use crate::isa::{Context, Isa};
@@ -186,6 +186,114 @@ pub unsafe fn max_pool(
             }
         }
     });
+}
+
+/// The mean of the codes of each window inside the image, rounded half away from 128.
+pub fn average_pool(ctx: Context<'_>, shape: &PoolShape, spans: [Spans; 2], x: &[u8], y: &mut [u8]) {
+    let PoolShape { examples, image, output, channels } = *shape;
+    if y.is_empty() {
+        return;
+    }
+    let (width, y) = (image[1] * channels, Shared::new(y));
+    ctx.pool.run(examples * output[0], &|task, _| {
+        let (example, row) = (task / output[0], task % output[0]);
+        let (top, rows, down) = spans[0].inside(row, output[0], image[0]);
+        let x = &x[(example * image[0] + top) * width..][..(image[0] - top) * width];
+        // SAFETY: the pixels of a row are one task's.
+        let y = unsafe { y.part(task * output[1] * channels, output[1] * channels) };
+        for (pixel, y) in y.chunks_exact_mut(channels).enumerate() {
+            let (left, columns, across) = spans[1].inside(pixel, output[1], image[1]);
+            let window = Window { taps: [rows, columns], steps: [down * width, across * channels] };
+            window_mean(ctx.isa, &window, &x[left * channels..], y);
+        }
+    });
+}
+
+/// Pixels of a window, and elements between rows and columns of them.
+struct Window {
+    taps: [usize; 2],
+    steps: [usize; 2],
+}
+
+simd_fn! {
+    /// The mean of each channel over a window's pixels.
+    fn window_mean(isa: Isa, window: &Window, x: &[u8], y: &mut [u8]) {
+        let [rows, columns] = window.taps;
+        let count = (rows * columns).max(1) as u32;
+        // Exact for all dividends below 2^31.
+        let shift = 31 + u32::BITS - (count - 1).leading_zeros();
+        let inverse = (1u64 << shift).div_ceil(u64::from(count));
+        let centre = 128 * count as i32;
+        for (block, y) in y.chunks_mut(BLOCK).enumerate() {
+            let mut sums = [0i32; BLOCK];
+            for row in 0..rows {
+                for column in 0..columns {
+                    let pixel = &x[row * window.steps[0] + column * window.steps[1] + block * BLOCK..];
+                    for (sum, code) in sums[..y.len()].iter_mut().zip(pixel) {
+                        *sum += i32::from(*code);
+                    }
+                }
+            }
+            for (y, sum) in y.iter_mut().zip(sums) {
+                let off = sum - centre;
+                let dividend = u64::from(off.unsigned_abs() + count / 2);
+                let mean = ((dividend * inverse) >> shift) as i32;
+                *y = (128 + if off < 0 { -mean } else { mean }) as u8;
+            }
+        }
+    }
+}
+
+/// An image at another size: every element lies between two of either axis, by shares of two to the power of `bits`, 10 at most, of the
+/// second. `taps` gives them for an axis and an element of the result.
+pub fn resize(
+    ctx: Context<'_>,
+    shape: &PoolShape,
+    bits: u32,
+    taps: &(dyn Fn(usize, usize) -> (usize, usize, i32) + Sync),
+    x: &[u8],
+    y: &mut [u8],
+) {
+    let PoolShape { examples, image, output, channels } = *shape;
+    if y.is_empty() {
+        return;
+    }
+    let (width, y) = (image[1] * channels, Shared::new(y));
+    ctx.pool.run(examples * output[0], &|task, _| {
+        let (example, row) = (task / output[0], task % output[0]);
+        let (top, bottom, down) = taps(0, row);
+        let lines = [top, bottom].map(|line| &x[(example * image[0] + line) * width..][..width]);
+        // SAFETY: the pixels of a row are one task's.
+        let y = unsafe { y.part(task * output[1] * channels, output[1] * channels) };
+        for (pixel, y) in y.chunks_exact_mut(channels).enumerate() {
+            let (left, right, across) = taps(1, pixel);
+            let [left, right] = [left, right].map(|column| column * channels..(column + 1) * channels);
+            let [upper, lower] = lines;
+            if (down, across) == (0, 0) {
+                y.copy_from_slice(&upper[left]);
+                continue;
+            }
+            let corners = [&upper[left.clone()], &upper[right.clone()], &lower[left], &lower[right]];
+            let one = 1 << bits;
+            let shares =
+                [(one - down) * (one - across), (one - down) * across, down * (one - across), down * across];
+            between(ctx.isa, corners, shares, 2 * bits, y);
+        }
+    });
+}
+
+simd_fn! {
+    /// The mean of four pixels by shares, which are two to the power of `bits` together, rounded half away from 128.
+    fn between(isa: Isa, corners: [&[u8]; 4], shares: [i32; 4], bits: u32, y: &mut [u8]) {
+        let [a, b, c, d] = corners;
+        let half = 1 << (bits - 1);
+        for ((((y, a), b), c), d) in y.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            let off = |code: &u8| i32::from(*code) - 128;
+            let sum = off(a) * shares[0] + off(b) * shares[1] + off(c) * shares[2] + off(d) * shares[3];
+            let mean = (sum.abs() + half) >> bits;
+            *y = (128 + if sum < 0 { -mean } else { mean }) as u8;
+        }
+    }
 }
 
 /// The larger of each element of so many rows; zeros if there are none.

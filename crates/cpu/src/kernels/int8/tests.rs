@@ -287,6 +287,106 @@ fn sums_of_all_pairs_of_codes_are_those_of_fixed_point_factors() {
     }
 }
 
+/// As long as the other, and a row for each example; by the high halves of products and otherwise.
+#[test]
+fn products_of_codes_are_those_of_plain_loops() {
+    let bytes =
+        |seed: u64, len: usize| below(seed, len, 256).into_iter().map(|b| b as u8).collect::<Vec<_>>();
+    for (examples, pixels, channels) in [(3, 70, 17), (2, 5, 20_000), (1, 30_000, 3)] {
+        let each = pixels * channels;
+        let (a, same, gates) =
+            (bytes(1, examples * each), bytes(2, examples * each), bytes(3, examples * channels));
+        for isa in isas() {
+            for (multiplier, shift) in
+                [(1_500_000_000, -8), (1 << 30, -21), (1_234_567_890, 0), (2_000_000_000, -31)]
+            {
+                for (zeros, zero, bounds) in [([0, 255], 0, [0, 255]), ([131, 7], 131, [131, 250])] {
+                    let code = |a: u8, b: u8| {
+                        let product =
+                            (i32::from(a) - i32::from(zeros[0])) * (i32::from(b) - i32::from(zeros[1]));
+                        let scaled = fixed_point(product, multiplier, shift).saturating_add(i32::from(zero));
+                        scaled.clamp(i32::from(bounds[0]), i32::from(bounds[1])) as u8
+                    };
+                    let gate = |i: usize| gates[i / each * channels + i % channels];
+                    let by_same: Vec<u8> = (0..a.len()).map(|i| code(a[i], same[i])).collect();
+                    let by_gate: Vec<u8> = (0..a.len()).map(|i| code(a[i], gate(i))).collect();
+                    let (factor, output) = ((multiplier, shift), (zero, bounds));
+                    let what = format!("{isa:?}, {pixels} · {channels}, {factor:?}");
+                    check(
+                        &what,
+                        isa,
+                        &by_same,
+                        |_| 0,
+                        |ctx, y, _| {
+                            mul(ctx, zeros, factor, output, None, [&a, &same], y);
+                        },
+                    );
+                    check(
+                        &what,
+                        isa,
+                        &by_gate,
+                        |_| 0,
+                        |ctx, y, _| {
+                            mul(ctx, zeros, factor, output, Some(channels), [&a, &gates], y);
+                        },
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn resized_images_are_those_of_plain_loops() {
+    let shape = PoolShape { examples: 3, image: [5, 4], output: [7, 9], channels: 70 };
+    let PoolShape { examples, image: [h, w], output: [oh, ow], channels } = shape;
+    let x: Vec<u8> = below(6, examples * h * w * channels, 256).into_iter().map(|b| b as u8).collect();
+    // Some on an element, others between two, and both at the border.
+    let taps = |axis: usize, i: usize| {
+        let (last, share) = ([h, w][axis] - 1, [0, 300, 1023][i % 3]);
+        ((i / 2).min(last), (i / 2 + 1).min(last), share)
+    };
+    let mut wanted = Vec::new();
+    for i in 0..examples * oh * ow * channels {
+        let (top, bottom, down) = taps(0, i / channels / ow % oh);
+        let (left, right, across) = taps(1, i / channels % ow);
+        let off = |row: usize, column: usize| {
+            let pixel = (i / channels / ow / oh * h + row) * w + column;
+            f64::from(x[pixel * channels + i % channels]) - 128.0
+        };
+        let [down, across] = [down, across].map(|share| f64::from(share) / 1024.0);
+        let upper = off(top, left) * (1.0 - across) + off(top, right) * across;
+        let lower = off(bottom, left) * (1.0 - across) + off(bottom, right) * across;
+        wanted.push(((upper * (1.0 - down) + lower * down).round() + 128.0) as u8);
+    }
+    for isa in isas() {
+        check(&format!("{isa:?}"), isa, &wanted, |_| 0, |ctx, y, _| resize(ctx, &shape, 10, &taps, &x, y));
+    }
+}
+
+#[test]
+fn every_code_is_looked_up() {
+    let table: [u8; 256] = std::array::from_fn(|i| (i * 37 % 256) as u8);
+    for len in [0, 1, 63, 64, 65, 1000, 20_000] {
+        let x: Vec<u8> = below(4, len, 256).into_iter().map(|b| b as u8).collect();
+        let wanted: Vec<u8> = x.iter().map(|&x| table[usize::from(x)]).collect();
+        for isa in isas() {
+            let what = format!("{isa:?}, {len}");
+            check(&what, isa, &wanted, |_| 0, |ctx, y, _| look_up(ctx, &table, Some(&x), y));
+            check(
+                &what,
+                isa,
+                &wanted,
+                |_| 0,
+                |ctx, y, _| {
+                    y.copy_from_slice(&x);
+                    look_up(ctx, &table, None, y);
+                },
+            );
+        }
+    }
+}
+
 #[test]
 fn numbers_become_the_codes_of_their_grid_and_back() {
     let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e30, -1e30, 1e-30, 3e9, -3e9];
@@ -346,7 +446,26 @@ fn means_and_maxima_are_those_of_plain_loops() {
             let largest = places.map(|(i, j)| x[((example * h + i) * w + j) * channels + c]).max();
             wanted.push(largest.unwrap_or(0));
         }
+        let mut averages = Vec::new();
+        for i in 0..examples * oh * ow * channels {
+            let (c, column, row) = (i % channels, i / channels % ow, i / channels / ow % oh);
+            let example = i / channels / ow / oh;
+            let rows = taps(spans[0], row, oh, h).into_iter();
+            let places = rows.flat_map(|i| taps(spans[1], column, ow, w).into_iter().map(move |j| (i, j)));
+            let codes = places.map(|(i, j)| f64::from(x[((example * h + i) * w + j) * channels + c]) - 128.0);
+            let codes: Vec<f64> = codes.collect();
+            averages.push(((codes.iter().sum::<f64>() / codes.len() as f64).round() + 128.0) as u8);
+        }
         for isa in isas() {
+            check(
+                &format!("{isa:?}, averages of {shape:?}"),
+                isa,
+                &averages,
+                |_| 0,
+                |ctx, y, _| {
+                    average_pool(ctx, &shape, spans, &x, y);
+                },
+            );
             let bytes = |threads| max_pool_workspace(&shape, spans, threads);
             check(&format!("{isa:?}, {shape:?}"), isa, &wanted, bytes, |ctx, y, space| {
                 // SAFETY: the workspace is as long as it has to be.

@@ -5,8 +5,9 @@ use super::{Emitter, Order, int};
 use crate::ExportError;
 use crate::int8::{is_mean, joined, weight_scales};
 use crate::onnx::proto::element;
-use plimsoll_graph::op::{Codes, Grid, Int8};
+use plimsoll_graph::op::{Codes, Grid, Int8, Windows};
 use plimsoll_graph::{Node, Origin, ValueId};
+use plimsoll_tensor::SIGMOID_SCALE;
 
 impl Emitter<'_> {
     pub(super) fn int8(&mut self, node: &Node, op: &Int8) -> Result<(), ExportError> {
@@ -45,6 +46,28 @@ impl Emitter<'_> {
                 let name = self.add("Add", inputs, vec![]);
                 self.finish(node, order, name, *codes)?;
             }
+            Int8::Mul { output: codes, .. } => {
+                let inputs =
+                    vec![self.dequantized(node, x, order)?, self.dequantized(node, node.inputs[1], order)?];
+                let name = self.add("Mul", inputs, vec![]);
+                self.finish(node, order, name, *codes)?;
+            }
+            Int8::Sigmoid(_) => {
+                let grid = self.grid(node, output)?;
+                let x = self.dequantized(node, x, order)?;
+                let name = self.add("Sigmoid", vec![x], vec![]);
+                self.quantized(output, order, name, grid);
+            }
+            Int8::Swish { output: codes, .. } => {
+                let gate = self.dequantized(node, x, order)?;
+                let gate = self.add("Sigmoid", vec![gate], vec![]);
+                let grid = Grid { scale: SIGMOID_SCALE, zero: 0 };
+                let [scale, zero] = self.scalars(grid);
+                let gate = self.add("QuantizeLinear", vec![gate, scale, zero], vec![]);
+                let inputs = vec![self.dequantized(node, x, order)?, self.dequantized_by(gate, grid)];
+                let name = self.add("Mul", inputs, vec![]);
+                self.finish(node, order, name, *codes)?;
+            }
             Int8::Mean { factor, output: codes, .. } => {
                 let (from, to) = (self.grid(node, x)?, self.grid(node, output)?);
                 if !is_mean(*factor, self.shape(x)[1] * self.shape(x)[2], from, to) {
@@ -62,6 +85,23 @@ impl Emitter<'_> {
                 };
                 let x = self.dequantized(node, x, Order::Image)?;
                 let name = self.add("MaxPool", vec![x], window(geometry));
+                self.quantized(output, Order::Image, name, grid);
+            }
+            Int8::AveragePool { windows } => {
+                let grid = self.grid(node, output)?;
+                let image = [self.shape(x)[1], self.shape(x)[2]];
+                let x = self.dequantized(node, x, Order::Image)?;
+                let name = match (sliding(*windows, image), *windows) {
+                    (None, Windows::Adaptive { output: to }) => self.adaptive_average(x, image, to),
+                    (Some(geometry), _) => self.add("AveragePool", vec![x], window(geometry)),
+                    (None, Windows::Sliding(_)) => return Err(self.unsupported(node, "")),
+                };
+                self.quantized(output, Order::Image, name, grid);
+            }
+            Int8::Resize { mode, .. } => {
+                let grid = self.grid(node, output)?;
+                let x = self.dequantized(node, x, Order::Image)?;
+                let name = self.resized(x, *mode, output);
                 self.quantized(output, Order::Image, name, grid);
             }
         }

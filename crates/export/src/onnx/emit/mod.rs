@@ -387,6 +387,23 @@ impl<'g> Emitter<'g> {
             });
             return self.ints(&fixed.collect::<Vec<_>>());
         }
+        self.extents_tensor(extents)
+    }
+
+    /// A tensor that holds the shape of an image in ONNX's order.
+    fn image_shape_tensor(&mut self, value: ValueId) -> String {
+        let extents = self.step.extents(value);
+        let extents: Vec<Extent> = TO_IMAGE.iter().map(|&axis| extents[axis]).collect();
+        let fixed: Option<Vec<i64>> =
+            extents.iter().map(|e| if let Extent::Fixed(n) = e { Some(*n as i64) } else { None }).collect();
+        match fixed {
+            Some(fixed) => self.ints(&fixed),
+            None => self.extents_tensor(extents),
+        }
+    }
+
+    /// Extents that grow with the batch, as a tensor.
+    fn extents_tensor(&mut self, extents: Vec<Extent>) -> String {
         let batch = self.batch_tensor();
         let mut parts = Vec::new();
         for extent in extents {

@@ -78,7 +78,10 @@ impl Emitter<'_> {
         let geometry = match (sliding(*windows, [h, w]), *windows) {
             (Some(geometry), _) => geometry,
             (_, Windows::Adaptive { output: to }) if name == "AveragePool" => {
-                return self.adaptive_average(x, output, [h, w], to);
+                let image = self.image(x);
+                let means = self.adaptive_average(image, [h, w], to);
+                self.set(output, Order::Image, means);
+                return Ok(());
             }
             _ => return Err(self.unsupported(node, " with windows of several sizes")),
         };
@@ -93,13 +96,7 @@ impl Emitter<'_> {
     }
 
     /// Means over windows of several sizes, as products with matrices of shares.
-    fn adaptive_average(
-        &mut self,
-        x: ValueId,
-        output: ValueId,
-        from: [usize; 2],
-        to: [usize; 2],
-    ) -> Result<(), ExportError> {
+    pub(super) fn adaptive_average(&mut self, image: String, from: [usize; 2], to: [usize; 2]) -> String {
         let share = |axis: usize, window: usize, element: usize| {
             let (n, count) = (from[axis], to[axis]);
             let (start, end) = (window * n / count, ((window + 1) * n).div_ceil(count));
@@ -110,16 +107,22 @@ impl Emitter<'_> {
         let rows = self.floats(&[to[0], h], rows);
         let columns = (0..w).flat_map(|j| (0..to[1]).map(move |i| share(1, i, j)));
         let columns = self.floats(&[w, to[1]], columns);
-        let x = self.image(x);
-        let means = self.add("MatMul", vec![rows, x], vec![]);
-        let name = self.add("MatMul", vec![means, columns], vec![]);
-        self.set(output, Order::Image, name);
-        Ok(())
+        let means = self.add("MatMul", vec![rows, image], vec![]);
+        self.add("MatMul", vec![means, columns], vec![])
     }
 
     pub(super) fn resize(&mut self, node: &Node, op: &Resize) -> Result<(), ExportError> {
-        let Resize::Forward { mode, output: to } = *op else { return Err(self.unsupported(node, "")) };
-        let mut attributes = vec![ints("axes", &[2, 3])];
+        let Resize::Forward { mode, .. } = *op else { return Err(self.unsupported(node, "")) };
+        let image = self.image(node.inputs[0]);
+        let name = self.resized(image, mode, node.outputs[0]);
+        self.set(node.outputs[0], Order::Image, name);
+        Ok(())
+    }
+
+    /// An image at the size of a value. All four extents are given: with those of two axes alone, onnxruntime cannot move a transpose past
+    /// it.
+    pub(super) fn resized(&mut self, image: String, mode: ResizeMode, output: ValueId) -> String {
+        let mut attributes = Vec::new();
         match mode {
             ResizeMode::Nearest => attributes.extend([
                 text("mode", "nearest"),
@@ -131,10 +134,7 @@ impl Emitter<'_> {
                 attributes.extend([text("mode", "linear"), text("coordinate_transformation_mode", corners)]);
             }
         }
-        let sizes = self.ints(&to.map(|n| n as i64));
-        let inputs = vec![self.image(node.inputs[0]), String::new(), String::new(), sizes];
-        let name = self.add("Resize", inputs, attributes);
-        self.set(node.outputs[0], Order::Image, name);
-        Ok(())
+        let sizes = self.image_shape_tensor(output);
+        self.add("Resize", vec![image, String::new(), String::new(), sizes], attributes)
     }
 }

@@ -3,6 +3,7 @@
 use super::OnnxModel;
 use crate::onnx::read::StoredTensor;
 use plimsoll_nn::InitialValues;
+use plimsoll_tensor::Shape;
 use std::io;
 
 /// Elements that are at most this far from each other in the file are read at once.
@@ -40,8 +41,8 @@ impl Source {
 }
 
 impl InitialValues for OnnxModel {
-    fn has(&self, state: &str) -> bool {
-        self.sources.contains_key(state)
+    fn has(&self, state: &str, shape: &Shape) -> bool {
+        self.sources.get(state).is_some_and(|source| source.tensor.elements() == shape.elements())
     }
 
     fn read(&self, state: &str, offset: usize, into: &mut [u8]) -> io::Result<()> {
