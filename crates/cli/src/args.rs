@@ -498,7 +498,7 @@ pub struct PlanOptions {
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",
-        "machine", "device_memory", "replicas", "log_placement", "ranks", "rank_timeout", "shard", "report", "live", "live_address", "why",
+        "machine", "device_memory", "replicas", "log_placement", "ranks", "rank_timeout", "restart", "attempt", "shard", "reduce", "report", "live", "live_address", "why",
         "trace", "trace_steps", "tensorboard", "histograms", "profile", "profile_steps", "tui",
     ])]
     pub workload: Option<PathBuf>,

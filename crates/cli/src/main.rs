@@ -33,6 +33,7 @@ mod quantize;
 mod ranks;
 mod refusal;
 mod refusal_cache;
+mod restart;
 mod resume;
 mod run_folder;
 mod running;
@@ -151,6 +152,7 @@ impl From<TrainError> for Failure {
             | TrainError::Execute(_)
             | TrainError::Verify(_)
             | TrainError::Overload(_)
+            | TrainError::Ranks(_)
             | TrainError::File { .. }
             | TrainError::Save { .. }
             | TrainError::Weights { .. } => 1,

@@ -3,6 +3,7 @@
 use super::args::RunOptions;
 use super::machine_flags::Device;
 use super::page::PageOptions;
+use super::restart::{self, Attempt};
 use super::setup::Setup;
 use super::watching::WatchOptions;
 use super::{Failure, complain, hint, progress, say, train};
@@ -10,8 +11,8 @@ use clap::{ArgMatches, Args};
 use plimsoll::Size;
 use plimsoll::memory;
 use plimsoll::plan::{Ranks, in_words, time_in_words};
-use plimsoll::train::{Shard, StateBytes, TrainingPlan};
-use plimsoll_collective::{World, launch, launched};
+use plimsoll::train::{Reduction, Shard, StateBytes, TrainingPlan};
+use plimsoll_collective::{MpiError, World, launch, launched};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,10 +30,21 @@ pub struct RankOptions {
     /// How long a process waits for another before it gives up, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub rank_timeout: u64,
+    /// Start the processes of --ranks again from the last checkpoint after one of them died or hung, at most this many times; needs
+    /// --out, and --save-every decides how many steps are done again
+    #[arg(long, value_name = "TIMES", allow_negative_numbers = true)]
+    pub restart: Option<u32>,
+    /// How a process begins that --restart started.
+    #[arg(long, hide = true)]
+    pub attempt: Option<Attempt>,
     /// What is in one process alone, instead of in each: none, optimizer (its state: ZeRO stage 1), or gradients (these, too: stage 2).
     /// Never changes results
     #[arg(long, value_name = "WHAT", default_value_t)]
     pub shard: Shard,
+    /// How sums over the batch are added up over processes: chain, in the order of the examples, or fast, by the MPI library. Fast changes
+    /// results with the number of processes [default: chain]
+    #[arg(long, value_name = "HOW")]
+    pub reduce: Option<Reduction>,
 }
 
 /// Processes of a run at most.
@@ -67,15 +79,26 @@ pub fn on_this_machine() -> usize {
 /// Trains: in this process, in processes that are started here, or as one of those that a launcher started.
 pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Failure> {
     check(options)?;
+    restart::check(options)?;
+    let options = &restart::options(options);
     match options.ranks.ranks {
         _ if launched() => {}
         None | Some(1) => return train::run(options, matches),
-        // Becomes the launcher, if there is one.
-        Some(ranks) => return Err(Failure::usage(launch(ranks, std::env::args_os().skip(1)))),
+        Some(ranks) => {
+            return match options.ranks.restart {
+                Some(restarts) => restart::run(options, ranks, restarts),
+                // Becomes the launcher, if there is one.
+                None => Err(Failure::usage(launch(ranks, std::env::args_os().skip(1)))),
+            };
+        }
     }
     let time_out = Duration::from_secs(options.ranks.rank_timeout.max(1));
-    let world = World::connect(time_out, || memory::resident().unwrap_or(0), MESSAGES_BYTES)
-        .map_err(Failure::usage)?;
+    let connected = World::connect(time_out, || memory::resident().unwrap_or(0), MESSAGES_BYTES);
+    let world = connected.map_err(|error| match error {
+        // Another process may have died or hung: nothing of this one need change.
+        MpiError::Call { .. } => Failure::run(error),
+        MpiError::Library { .. } | MpiError::Symbol { .. } => Failure::usage(error),
+    })?;
     if let Some(asked) = options.ranks.ranks.filter(|&asked| asked != world.size()) {
         let message =
             format!("--ranks {asked}, but the launcher started {}: leave --ranks out", world.size());
@@ -171,9 +194,15 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
         }
         say(&Row::HEADER.join(" "));
         rows.iter().for_each(|row| say(&row.in_words()));
-        say(
-            "\nSums over the batch pass from rank to rank; what a rank receives in a step is told above. The time is that of computing.",
-        );
+        let sums = match options.ranks.reduce.unwrap_or_default() {
+            Reduction::Chain => "Sums over the batch pass from rank to rank".to_string(),
+            Reduction::Fast => format!(
+                "The MPI library adds sums up, so results depend on the number of ranks ({ranks} here)"
+            ),
+        };
+        say(&format!(
+            "\n{sums}; what a rank receives in a step is told above. The time is that of computing and of copying what it receives."
+        ));
         if options.ranks.shard != Shard::None {
             let (whole, _) = plans[0].whole_state_bytes()?;
             let even = whole.sharded(ranks, options.ranks.shard).total() as usize;

@@ -1,6 +1,7 @@
 //! `train --resume`: the flags of a run from its checkpoint, and which of them may change.
 
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
+use super::ranks::RankOptions;
 use super::run_folder::{REPORT, WEIGHTS};
 use super::text::escaped;
 use super::{Failure, config};
@@ -82,6 +83,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("seed", Some(options.seed.to_string())),
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
+        ("reduce", options.ranks.reduce.map(|reduction| reduction.to_string())),
     ];
     let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
     let all = all.chain(options.prune.flags()).chain(options.running.flags());
@@ -135,6 +137,7 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.watching = given.watching.clone();
     kept.machine = given.machine.clone();
     kept.devices = given.devices.clone();
+    kept.ranks = RankOptions { reduce: kept.ranks.reduce, ..given.ranks.clone() };
     kept.input = InputOptions {
         skip_bad: given.input.skip_bad.or(kept.input.skip_bad),
         max_pixels: given.input.max_pixels.or(kept.input.max_pixels),

@@ -48,6 +48,12 @@ pub fn check(options: &RunOptions) -> Result<(), Failure> {
     }
 }
 
+/// Whether no process writes to a folder.
+pub fn is_free(folder: &Path) -> bool {
+    let lock = open_lock(&folder.join(LOCK));
+    !lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
 /// What an earlier run left in a folder, in words.
 pub fn found_in(folder: &Path) -> Option<String> {
     if let Some(newest) = checkpoints(folder).unwrap_or_default().pop() {

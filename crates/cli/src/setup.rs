@@ -15,7 +15,7 @@ use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::StepTimes;
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::disk_rates;
-use plimsoll::train::{BatchKind, DataFile, TrainError, Trainer};
+use plimsoll::train::{BatchKind, DataFile, Reduction, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -170,8 +170,15 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         Some(world) => trainer.ranks(world),
         None => trainer,
     };
-    let trainer = trainer.shard(options.ranks.shard);
     let kinds = options.inference.map_or(vec![BatchKind::Train, BatchKind::Evaluate], |kind| vec![kind]);
+    let reduction = options.ranks.reduce.unwrap_or_default();
+    if let (Reduction::Fast, Some(world)) = (reduction, ranks::world()) {
+        let count = world.size();
+        super::hint(&format!(
+            "--reduce fast: the MPI library adds sums up in its own order, so results have the bits of {count} processes, not of one"
+        ));
+    }
+    let trainer = trainer.shard(options.ranks.shard).reduction(reduction);
     let trainer = trainer
         .batch(batch)
         .accumulate(accumulate)

@@ -50,6 +50,22 @@ pub fn end_at_once() {
 #[cfg(not(unix))]
 pub fn end_at_once() {}
 
+/// The signals that stop a program, each with a mark that is set when it arrives: from now on they do nothing else. A signal that is
+/// ignored stays ignored.
+#[cfg(unix)]
+pub fn collect() -> io::Result<Vec<(i32, std::sync::Arc<AtomicBool>)>> {
+    let mut arrived = Vec::new();
+    for signal in STOPS.into_iter().filter(|&signal| !is_ignored(signal)) {
+        let mark = std::sync::Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal, mark.clone())?;
+        arrived.push((signal, mark));
+    }
+    if let Some(at_once) = AT_ONCE.get() {
+        at_once.store(false, Relaxed);
+    }
+    Ok(arrived)
+}
+
 /// Listens from now on. A signal that is ignored stays ignored, as for programs in the background. A file that grows past
 /// the system's limit becomes an error instead of a signal.
 #[cfg(unix)]

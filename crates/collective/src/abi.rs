@@ -25,6 +25,10 @@ pub(crate) enum Kind {
 pub(crate) struct Constants {
     pub comm_world: Handle,
     pub byte: Handle,
+    pub float: Handle,
+    pub sum: Handle,
+    /// In place of the numbers that a process adds to a sum: they lie where the result goes.
+    pub in_place: *const c_void,
     pub errors_return: Handle,
     /// Where a status would be written that nobody reads.
     pub status_ignore: *mut c_void,
@@ -32,7 +36,7 @@ pub(crate) struct Constants {
     pub thread_serialized: c_int,
 }
 
-// SAFETY: the pointer is a constant, which is not followed.
+// SAFETY: the pointers are constants, which are not followed.
 unsafe impl Send for Constants {}
 // SAFETY: as above.
 unsafe impl Sync for Constants {}
@@ -44,6 +48,9 @@ impl Constants {
             Kind::Standard => Self {
                 comm_world: 0x101,
                 byte: 0x247,
+                float: 0x210,
+                sum: 0x21,
+                in_place: std::ptr::without_provenance(1),
                 errors_return: 0x143,
                 status_ignore: std::ptr::null_mut(),
                 thread_serialized: 2048,
@@ -51,6 +58,9 @@ impl Constants {
             Kind::Mpich => Self {
                 comm_world: 0x4400_0000,
                 byte: 0x4c00_010d,
+                float: 0x4c00_040a,
+                sum: 0x5800_0003,
+                in_place: std::ptr::without_provenance(usize::MAX),
                 errors_return: 0x5400_0001,
                 status_ignore: std::ptr::without_provenance_mut(1),
                 thread_serialized: 2,
@@ -58,6 +68,9 @@ impl Constants {
             Kind::OpenMpi => Self {
                 comm_world: address("ompi_mpi_comm_world")?,
                 byte: address("ompi_mpi_byte")?,
+                float: address("ompi_mpi_float")?,
+                sum: address("ompi_mpi_op_sum")?,
+                in_place: std::ptr::without_provenance(1),
                 errors_return: address("ompi_mpi_errors_return")?,
                 status_ignore: std::ptr::null_mut(),
                 thread_serialized: 2,

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use thiserror::Error;
 
 /// Variables in which launchers tell the number of processes.
@@ -45,15 +45,34 @@ pub enum LaunchError {
 /// Becomes the launcher of so many processes of this program on this machine, with these arguments: signals go to it, and its exit
 /// status is this process's. Returns only where that fails.
 pub fn launch(ranks: usize, arguments: impl IntoIterator<Item = OsString>) -> LaunchError {
+    match command(ranks, arguments) {
+        Ok((launcher, mut command)) => LaunchError::Start { launcher, error: command.exec() },
+        Err(error) => error,
+    }
+}
+
+/// Starts the launcher of so many processes of this program on this machine, with these arguments. It is in a process group of its own,
+/// so that a terminal's signals reach this process alone, and reads no input.
+pub fn start(ranks: usize, arguments: impl IntoIterator<Item = OsString>) -> Result<Child, LaunchError> {
+    let (launcher, mut command) = command(ranks, arguments)?;
+    let started = command.process_group(0).stdin(Stdio::null()).spawn();
+    started.map_err(|error| LaunchError::Start { launcher, error })
+}
+
+/// The launcher of the path, and its command.
+fn command(
+    ranks: usize,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<(PathBuf, Command), LaunchError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join("mpirun"));
-    let Some(launcher) = places.find(|file| file.is_file()) else { return LaunchError::NoLauncher };
+    let launcher = places.find(|file| file.is_file()).ok_or(LaunchError::NoLauncher)?;
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(error) => return LaunchError::Start { launcher, error },
+        Err(error) => return Err(LaunchError::Start { launcher, error }),
     };
     let mut command = Command::new(&launcher);
     command.envs(MORE_THAN_CORES.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
-    let error = command.arg("-n").arg(ranks.to_string()).arg(program).args(arguments).exec();
-    LaunchError::Start { launcher, error }
+    command.arg("-n").arg(ranks.to_string()).arg(program).args(arguments);
+    Ok((launcher, command))
 }

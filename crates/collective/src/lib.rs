@@ -12,7 +12,7 @@ mod launch;
 mod library;
 mod world;
 
-pub use launch::{LaunchError, launch, launched};
+pub use launch::{LaunchError, launch, launched, start};
 pub use library::LIBRARY_VARIABLE;
 pub use world::World;
 

@@ -58,6 +58,7 @@ functions! {
     MPI_Comm_set_errhandler(Handle, Handle);
     MPI_Isend(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     MPI_Irecv(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    MPI_Iallreduce(*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
     MPI_Test(*mut Handle, *mut c_int, *mut c_void);
     MPI_Cancel(*mut Handle);
     MPI_Error_string(c_int, *mut c_char, *mut c_int);

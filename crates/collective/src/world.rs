@@ -13,6 +13,8 @@ const LARGEST_MESSAGE: usize = 1 << 30;
 /// The tag of what [`Ranks::gather`] passes. Chains have the tags above it; every MPI has tags up to 32,767.
 const GATHER_TAG: c_int = 0;
 const LARGEST_TAG: usize = 32_767;
+/// Numbers that are added up at once: the library holds as many of its own meanwhile.
+const ADDED_AT_ONCE: usize = 1 << 18;
 /// Tests before a wait lets other threads run, and before it sleeps.
 const EAGER_TESTS: u32 = 64;
 const YIELDING_TESTS: u32 = 512;
@@ -28,14 +30,23 @@ pub struct World {
     rank: usize,
     size: usize,
     time_out: Duration,
-    /// What was sent and not yet known to be received; also the lock that lets one thread at a time call MPI.
+    /// What was sent and not yet known to be received, and what is being added up; also the lock that lets one thread at a time call
+    /// MPI.
     sending: Mutex<Vec<Sending>>,
     library_bytes: usize,
 }
 
 struct Sending {
     request: Handle,
-    to: usize,
+    what: What,
+}
+
+/// What a request is for.
+enum What {
+    /// A message to a process.
+    To(usize),
+    /// So many numbers that all processes add up.
+    Sum(usize),
 }
 
 impl World {
@@ -126,7 +137,7 @@ impl World {
         for piece in pieces(bytes.len()) {
             // SAFETY: the promise of the caller.
             let request = unsafe { self.start_piece(to, tag, &bytes[piece]) }?;
-            sending.push(Sending { request, to });
+            sending.push(Sending { request, what: What::To(to) });
         }
         Ok(())
     }
@@ -228,13 +239,27 @@ impl World {
             Ok(sending.is_empty())
         })?;
         match self.lock().first() {
-            Some(left) if !done => Err(self.silent(left.to)),
+            Some(Sending { what: What::To(rank), .. }) if !done => Err(self.silent(*rank)),
+            Some(_) if !done => Err(self.silent_as("another rank")),
             _ => Ok(()),
         }
     }
 
     fn silent(&self, rank: usize) -> String {
-        format!("rank {rank} did not answer for {} s: it hangs, or is cut off", self.time_out.as_secs())
+        self.silent_as(&format!("rank {rank}"))
+    }
+
+    fn silent_as(&self, who: &str) -> String {
+        format!("{who} did not answer for {} s: it hangs, or is cut off", self.time_out.as_secs())
+    }
+
+    /// Numbers that are being added up.
+    fn adding(&self) -> usize {
+        let count = |sending: &Sending| match sending.what {
+            What::Sum(numbers) => numbers,
+            What::To(_) => 0,
+        };
+        self.lock().iter().map(count).sum()
     }
 
     fn gather_with(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
@@ -271,7 +296,11 @@ const LARGEST_GATHERED: usize = 1 << 20;
 
 /// The ranges that a message is cut into; an empty one has none.
 fn pieces(bytes: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    (0..bytes).step_by(LARGEST_MESSAGE).map(move |start| start..bytes.min(start + LARGEST_MESSAGE))
+    pieces_of(bytes, LARGEST_MESSAGE)
+}
+
+fn pieces_of(length: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..length).step_by(most).map(move |start| start..length.min(start + most))
 }
 
 fn text_of(bytes: &[u8], length: c_int) -> String {
@@ -317,6 +346,34 @@ impl Transport for World {
 
     fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String> {
         self.receive_tagged(from, tag(message)?, into)
+    }
+
+    unsafe fn all_reduce(&self, numbers: *mut [f32]) -> Result<(), String> {
+        let constants = &self.mpi.constants;
+        for piece in pieces_of(numbers.len(), ADDED_AT_ONCE) {
+            // All processes wait at the same pieces, so that each of them is started by all.
+            if self.adding() + piece.len() > ADDED_AT_ONCE {
+                self.finish_sending()?;
+            }
+            let (mut sending, mut request) = (self.lock(), 0);
+            // SAFETY: the promise of the caller: the numbers are valid, and nobody touches them until `finish`.
+            let started = unsafe {
+                let start = numbers.cast::<f32>().add(piece.start).cast();
+                let (count, comm) = (piece.len() as c_int, constants.comm_world);
+                (self.mpi.MPI_Iallreduce)(
+                    constants.in_place,
+                    start,
+                    count,
+                    constants.float,
+                    constants.sum,
+                    comm,
+                    &mut request,
+                )
+            };
+            self.checked("MPI_Iallreduce", started)?;
+            sending.push(Sending { request, what: What::Sum(piece.len()) });
+        }
+        Ok(())
     }
 
     fn finish(&self) -> Result<(), String> {

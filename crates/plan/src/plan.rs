@@ -223,6 +223,7 @@ impl ExecutionPlan {
             Exchange::Synchronise { from, .. } | Exchange::Share { from, .. } => {
                 usize::from(from as usize != device)
             }
+            Exchange::AllReduce { .. } => 1,
             Exchange::Send { .. } | Exchange::Give { .. } => 0,
         };
         (times * op.received_bytes()) as u64

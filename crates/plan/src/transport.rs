@@ -45,7 +45,18 @@ pub trait Transport: Send + Sync {
     /// Waits for a message and copies it. Allocates nothing.
     fn receive(&self, from: usize, message: Message, into: &mut [u8]) -> Result<(), String>;
 
-    /// Waits until all that this device sent in the step was received: after it, the bytes may change.
+    /// Starts to add numbers up over all devices, in place, in whatever order is fastest; all end with the same bits. All devices call
+    /// it for the same sums, in the same order. [`Transport::finish`] waits for the results.
+    ///
+    /// # Safety
+    /// The numbers are valid, and nothing else touches them until then.
+    unsafe fn all_reduce(&self, numbers: *mut [f32]) -> Result<(), String> {
+        let _ = numbers;
+        Err("this connection cannot add up over all devices".into())
+    }
+
+    /// Waits until all that this device sent in the step was received, and all that it adds up with others is whole: after it, the
+    /// bytes may change.
     fn finish(&self) -> Result<(), String>;
 }
 
@@ -82,6 +93,8 @@ pub enum Passing {
     Clear,
     /// Sends the node's first input to a device, and waits until it may be overwritten.
     Hand(usize, Message),
+    /// Starts to add it up over all devices.
+    AllReduce,
 }
 
 /// Does what an exchange node asks for in a micro-batch, by calling `pass` with an output's index for every message.
@@ -110,7 +123,11 @@ pub fn exchange(
         Exchange::Give { chain, to } => {
             pass(0, Passing::Hand(to as usize, Message { chain, micro_batch: now }))
         }
-        Exchange::Share { .. } if !is_last => Ok(()),
+        Exchange::AllReduce { .. } | Exchange::Share { .. } if !is_last => Ok(()),
+        Exchange::AllReduce { ref types, .. } => {
+            (0..types.len()).try_for_each(|sum| pass(sum, Passing::AllReduce))?;
+            transport.finish()
+        }
         Exchange::Synchronise { from, ref chains, .. } => share(from as usize, chains, &[], transport, pass),
         Exchange::Share { from, ref chains, ref to, .. } => share(from as usize, chains, to, transport, pass),
     }
@@ -149,7 +166,9 @@ pub fn exchange_order(graph: &Graph) -> u64 {
             {
                 since.push(*chain);
             }
-            Op::Exchange(Exchange::Synchronise { chains, types, .. }) => {
+            Op::Exchange(
+                Exchange::Synchronise { chains, types, .. } | Exchange::AllReduce { chains, types, .. },
+            ) => {
                 (&since, chains).hash(&mut order);
                 types.iter().for_each(|ty| ty.to_string().hash(&mut order));
                 since.clear();

@@ -161,6 +161,7 @@ impl Values<'_> {
                 // around, or in the next run.
                 Passing::Send(to, message) => unsafe { transport.send(to, message, tensor.as_bytes()) },
                 Passing::Clear | Passing::Hand(..) => Err("it keeps every sum on every device".into()),
+                Passing::AllReduce => Err("it adds up in the order of the chain".into()),
             }
         });
         passed.map_err(|reason| {

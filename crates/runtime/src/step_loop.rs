@@ -192,6 +192,13 @@ impl<D: Device> StepLoop<D> {
                                 let sent = std::slice::from_raw_parts(writes[sum], bytes);
                                 transport.send(to, message, sent)
                             }
+                            Passing::AllReduce => {
+                                let numbers = std::ptr::slice_from_raw_parts_mut(
+                                    writes[sum].cast::<f32>(),
+                                    bytes / size_of::<f32>(),
+                                );
+                                transport.all_reduce(numbers)
+                            }
                         }
                     }
                 });

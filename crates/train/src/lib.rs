@@ -59,7 +59,7 @@ pub use files::{
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, TRACE,
 };
-pub use plimsoll_transform::{Shard, StateBytes};
+pub use plimsoll_transform::{Reduction, Shard, StateBytes};
 pub use predictor::{Likely, Predictions, Predictor, PredictorBuilder, likeliest};
 pub use progress::Progress;
 pub use session::{

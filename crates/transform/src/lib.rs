@@ -16,7 +16,8 @@
 //!
 //! [`optimize`] checks the graph after each [`Pass`], and each can be switched off for bisecting: a step has the same bits
 //! without it. (Without `decompose`, only an executor that runs norms whole can run them, as the reference does.)
-//! `accumulate`, `continue_sum` and `replicate` keep the bits, too; `accumulate_split_batch_norm` and `mixed_precision` do not.
+//! `accumulate`, `continue_sum` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
+//! `mixed_precision` do not.
 //!
 //! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
 //! (`plimsoll_graph::op::Properties`), and what a target decides is in the [`Numerics`] that it is given. This crate knows
@@ -27,6 +28,7 @@ mod decompose;
 mod fuse;
 mod gradient;
 mod mixed_precision;
+mod reduction;
 mod replicate;
 mod rewriter;
 mod save;
@@ -41,6 +43,7 @@ pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};
 pub use mixed_precision::{MixedPrecision, mixed_precision};
+pub use reduction::Reduction;
 pub use replicate::{Replica, count_whole_batch, owned_states, replicate};
 pub use rewriter::Rewriter;
 pub use save::save;

@@ -4,12 +4,13 @@
 //! where the one before it stopped, continues it, and sends it on. So the results have the bits of one device with
 //! the whole batch.
 
-use crate::SplitError;
 use crate::accumulate::with_accumulators;
 use crate::rewriter::Rewriter;
 use crate::shard::{self, Needs, OwnedState, Shard};
+use crate::{Reduction, SplitError};
 use plimsoll_graph::op::{Elementwise, Exchange, Norm, NormAxis};
 use plimsoll_graph::{Accumulator, BatchMark, Builder, Graph, Node, Op, Origin, State, ValueId};
+use plimsoll_tensor::DType;
 use std::sync::Arc;
 
 /// The part of a step that one device runs.
@@ -23,6 +24,8 @@ pub struct Replica<'a> {
     pub micro_batches: usize,
     /// What is on one device alone.
     pub shard: Shard,
+    /// How sums are added up over devices. Gradients that are on one device alone pass along chains.
+    pub reduction: Reduction,
 }
 
 impl Replica<'_> {
@@ -80,6 +83,7 @@ pub fn replicate(part: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitErro
         for &chain in &chains {
             let sum = graph.accumulators[chain].input;
             received[sum.index()] = Some(match step.keeper(chain) {
+                _ if step.reduced[chain] => r.get(sum),
                 Some(keeper) if keeper != replica.device => {
                     take(&mut r, replica, &mut order, node, chain, keeper)?
                 }
@@ -91,7 +95,7 @@ pub fn replicate(part: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitErro
         r.set(node, &outputs);
         // The node itself reads all that it received.
         order.previous = None;
-        for &chain in &chains {
+        for &chain in chains.iter().filter(|&&chain| !step.reduced[chain]) {
             match step.keeper(chain) {
                 Some(keeper) if keeper != replica.device => {
                     give(&mut r, replica, &mut order, node, chain, keeper)?;
@@ -108,6 +112,7 @@ pub fn replicate(part: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitErro
             synchronise(&mut r, replica, &mut order, &node.layer, &whole, sums)?;
         }
     }
+    all_reduce(&mut r, replica, &step, &mut order)?;
     share(&mut r, replica, &step, &order)?;
     let needs = &step.needs[replica.device];
     for (_, node) in graph.nodes.iter().enumerate().filter(|&(at, _)| once[at] && needs.node(at)) {
@@ -134,6 +139,8 @@ struct Step {
     needs: Vec<Needs>,
     /// The one device that keeps a sum, by chain, where the others only pass it on.
     keepers: Vec<Option<usize>>,
+    /// Accumulators that each device has of its own examples alone, until they are added up at the end.
+    reduced: Vec<bool>,
 }
 
 impl Step {
@@ -155,8 +162,17 @@ impl Step {
             let only = readers.next().filter(|_| readers.next().is_none());
             only.filter(|_| replica.shard == Shard::Gradients && !synchronised[chain])
         };
-        let keepers = graph.accumulators.iter().enumerate().map(keeper).collect();
-        Ok(Self { graph, synchronised, once, owners, needs, keepers })
+        let keepers: Vec<Option<usize>> = graph.accumulators.iter().enumerate().map(keeper).collect();
+        let is_reduced = |(chain, sum): (usize, &Accumulator)| {
+            let by = graph.producer(sum.output).map(|node| &graph.node(node).op);
+            // Moments are not added up number by number.
+            let is_sum = !matches!(by, Some(Op::Norm(Norm::Moments)));
+            let passes = synchronised[chain] || keepers[chain].is_some();
+            is_sum && !passes && devices > 1 && graph.ty(sum.output).dtype == DType::F32
+        };
+        let is_fast = replica.reduction == Reduction::Fast;
+        let reduced = graph.accumulators.iter().enumerate().map(|sum| is_fast && is_reduced(sum)).collect();
+        Ok(Self { graph, synchronised, once, owners, needs, keepers, reduced })
     }
 
     /// The one device that keeps the sum of a chain, if there is one.
@@ -406,6 +422,24 @@ fn in_turn(
     Ok(outputs)
 }
 
+/// Replaces the outputs of accumulators of a device's own examples by the sums of all devices.
+fn all_reduce(
+    r: &mut Rewriter<'_>,
+    replica: &Replica<'_>,
+    step: &Step,
+    order: &mut Order,
+) -> Result<(), SplitError> {
+    let chains: Vec<usize> = (0..step.reduced.len()).filter(|&chain| step.reduced[chain]).collect();
+    if chains.is_empty() {
+        return Ok(());
+    }
+    let sums: Vec<ValueId> = chains.iter().map(|&chain| r.get(r.old.accumulators[chain].output)).collect();
+    let types = sums.iter().map(|&sum| r.builder.ty(sum).clone()).collect();
+    let devices = replica.examples.len() as u32;
+    let op = Exchange::AllReduce { devices, chains: numbers(&chains), types };
+    meet(r, order, &"replicas".into(), op, &chains, &sums)
+}
+
 /// Replaces the outputs of some accumulators by the whole sums, in the midst of the step.
 fn synchronise(
     r: &mut Rewriter<'_>,
@@ -417,11 +451,23 @@ fn synchronise(
 ) -> Result<(), SplitError> {
     let types = sums.iter().map(|&sum| r.builder.ty(sum).clone()).collect();
     let op = Exchange::Synchronise { from: replica.last() as u32, chains: numbers(chains), types };
+    meet(r, order, layer, op, chains, &sums)
+}
+
+/// Emits an exchange in which all devices meet: what was exchanged before it is before it on all of them.
+fn meet(
+    r: &mut Rewriter<'_>,
+    order: &mut Order,
+    layer: &Arc<str>,
+    op: Exchange,
+    chains: &[usize],
+    sums: &[ValueId],
+) -> Result<(), SplitError> {
     // The sums themselves are read as accumulators.
     // Of the turns, and of what was sent twice, only the last is there still.
     let since = order.since.split_off(0).into_iter().filter(|v| r.map.contains(&Some(*v)));
     let before: Vec<ValueId> = since.chain(order.before()).filter(|v| !sums.contains(v)).collect();
-    let whole = r.builder.within(layer.clone(), |b| b.accumulating(Op::Exchange(op), &before, &sums))?;
+    let whole = r.builder.within(layer.clone(), |b| b.accumulating(Op::Exchange(op), &before, sums))?;
     order.meeting = whole.first().copied();
     order.previous = None;
     for (&chain, new) in chains.iter().zip(whole) {
@@ -442,7 +488,7 @@ fn share(r: &mut Rewriter<'_>, replica: &Replica<'_>, step: &Step, order: &Order
     };
     let passes = |chain: &usize| {
         let passed = if is_last { !readers(*chain).is_empty() } else { reads(replica.device, *chain) };
-        passed && !step.synchronised[*chain] && step.keeper(*chain).is_none()
+        passed && !step.synchronised[*chain] && !step.reduced[*chain] && step.keeper(*chain).is_none()
     };
     let (mut chains, rest): (Vec<usize>, Vec<usize>) = (0..sums.len()).partition(passes);
     let shared = numbers(&chains);
@@ -508,6 +554,7 @@ fn update_only(step: &Step, replica: &Replica<'_>) -> Result<Graph, SplitError> 
             synchronise(&mut r, replica, &mut order, &node.layer, &whole, sums)?;
         }
     }
+    all_reduce(&mut r, replica, step, &mut order)?;
     share(&mut r, replica, step, &order)?;
     for (node, _) in graph.nodes.iter().zip(&needed).filter(|(_, needed)| **needed) {
         r.copy(node)?;
@@ -519,7 +566,7 @@ fn update_only(step: &Step, replica: &Replica<'_>) -> Result<Graph, SplitError> 
 mod tests {
     use super::*;
     use plimsoll_graph::{Init, Role, parse};
-    use plimsoll_tensor::{DType, TensorType};
+    use plimsoll_tensor::TensorType;
 
     /// `w` ends as itself minus the sum of the examples.
     fn step() -> Graph {
@@ -532,8 +579,12 @@ mod tests {
         b.finish().unwrap()
     }
 
+    fn replica(device: usize, examples: &[usize], micro_batches: usize, reduction: Reduction) -> Replica<'_> {
+        Replica { device, examples, micro_batches, shard: Shard::None, reduction }
+    }
+
     fn exchanges(device: usize, examples: &[usize], micro_batches: usize) -> Vec<String> {
-        let replica = Replica { device, examples, micro_batches, shard: Shard::None };
+        let replica = replica(device, examples, micro_batches, Reduction::Chain);
         let graph = replicate(&step(), &replica).unwrap();
         assert_eq!(graph.micro_batches, if examples[device] > 0 { micro_batches } else { 1 });
         words(&graph)
@@ -546,6 +597,9 @@ mod tests {
             Op::Exchange(Exchange::Send { to, wraps, .. }) => format!("send to {to}, {wraps}"),
             Op::Exchange(Exchange::Synchronise { from, ref chains, .. }) => {
                 format!("synchronise {chains:?} from {from}")
+            }
+            Op::Exchange(Exchange::AllReduce { devices, ref chains, .. }) => {
+                format!("all_reduce {chains:?} over {devices}")
             }
             Op::Exchange(Exchange::Share { from, ref chains, .. }) => format!("share {chains:?} from {from}"),
             _ => node.op.name().to_string(),
@@ -590,8 +644,7 @@ mod tests {
 
     #[test]
     fn statistics_of_the_whole_batch_are_known_before_the_step_goes_on() {
-        let replica =
-            |device, examples, micro_batches| Replica { device, examples, micro_batches, shard: Shard::None };
+        let replica = |device, examples, parts| replica(device, examples, parts, Reduction::Chain);
         let graph = replicate(&normed(), &replica(0, &[2, 2], 1)).unwrap();
         let first = [
             "receive from 1, true",
@@ -620,6 +673,25 @@ mod tests {
         assert!(matches!(split, Err(SplitError::Mixes { .. })), "{split:?}");
     }
 
+    #[test]
+    fn fast_sums_are_added_up_once_and_statistics_pass_from_device_to_device() {
+        let words = |graph: &Graph, device, examples: &[usize], micro_batches| {
+            words(&replicate(graph, &replica(device, examples, micro_batches, Reduction::Fast)).unwrap())
+        };
+        let own = ["sum", "all_reduce [0] over 3", "share [] from 2", "sub"];
+        assert_eq!(words(&step(), 0, &[2, 2, 2], 2), own);
+        assert_eq!(words(&step(), 2, &[2, 2, 2], 2), own);
+        // A device without examples has a sum of zero.
+        assert_eq!(words(&step(), 2, &[2, 2, 0], 1), ["all_reduce [0] over 3", "share [] from 1", "sub"]);
+        assert_eq!(words(&step(), 0, &[2], 1), ["sum", "share [] from 0", "sub"]);
+        let found = words(&normed(), 0, &[2, 2], 1);
+        let statistics =
+            ["receive from 1, true", "norm_moments", "send to 1, false", "synchronise [0] from 1"];
+        assert_eq!(found[..4], statistics);
+        assert_eq!(found[found.len() - 4..], ["sum", "all_reduce [1] over 2", "share [] from 1", "sub"]);
+        assert_eq!(found.len(), 4 + 3 + 4);
+    }
+
     /// Two parameters, each with a moment that its gradient is added to.
     fn with_moments_of_two() -> Graph {
         let mut b = Builder::new(2, 1);
@@ -641,7 +713,7 @@ mod tests {
     #[test]
     fn sharded_updates_are_done_where_their_moments_are() {
         let replica =
-            |device| Replica { device, examples: &[2, 2], micro_batches: 1, shard: Shard::Optimizer };
+            |device| Replica { shard: Shard::Optimizer, ..replica(device, &[2, 2], 1, Reduction::Chain) };
         let owned = owned_states(&with_moments_of_two(), &replica(0)).unwrap();
         let rows: Vec<(&str, usize, bool)> =
             owned.iter().map(|state| (state.name.as_str(), state.owner, state.alone)).collect();

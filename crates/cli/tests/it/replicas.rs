@@ -3,8 +3,9 @@
 use crate::support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
-use support::{Scratch, json, number, plimsoll};
+use support::{Scratch, command, json, number, plimsoll};
 
 const MLP: [&str; 5] = ["--model=mlp", "--width=64", "--batch=192", "--data=synthetic", "--threads=2"];
 
@@ -143,4 +144,80 @@ fn the_plan_of_ranks_tells_what_each_of_them_holds() {
     assert!(table.contains("optimizer") && table.contains("dealt out evenly"), "{table}");
     let wrong = run("plan", &["--ranks=3", "--shard=everything"]);
     refused(&wrong, 2, &["`everything` is not one of none, optimizer, gradients"]);
+}
+
+/// A launcher that notes how it was called, and starts one process alone. The first time it ends it, once there is a checkpoint, as the
+/// system would, or it only fails, as long as `fails` says.
+fn launcher(scratch: &Scratch, fails: &str) -> String {
+    let script = format!(
+        r#"#!/bin/sh
+cd {folder}
+printf '%s\n' "$*" >> calls
+shift 2
+program=$1; shift
+for word do
+  shift
+  case $word in --ranks=*|--restart=*) ;; *) set -- "$@" "$word" ;; esac
+done
+test -e failed || {{ {fails} }}
+exec "$program" "$@"
+"#,
+        folder = scratch.0.display()
+    );
+    let path = scratch.write("mpirun", script.as_bytes());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{}", scratch.0.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+fn restarted(scratch: &Scratch, fails: &str, more: &[&str]) -> (Output, Vec<String>) {
+    let (path, run) = (launcher(scratch, fails), scratch.path("run"));
+    let words = [&["train"], &MLP[..], &["--ranks=2", "--restart=2", "--save-every=20", "--out", &run], more];
+    let output = command(&words.concat()).env("PATH", path).output().unwrap();
+    let calls = fs::read_to_string(scratch.path("calls")).unwrap_or_default();
+    (output, calls.lines().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_run_whose_process_was_killed_starts_again_from_its_checkpoint_and_has_the_same_bits() {
+    let scratch = Scratch::new("restart");
+    let kills = r#"
+  "$program" "$@" & pid=$!
+  for _ in $(seq 3000); do
+    ls run/checkpoint-*0.safetensors >/dev/null 2>&1 && break
+    sleep 0.01
+  done
+  kill -9 $pid; wait $pid 2>/dev/null; touch failed; exit 137
+"#;
+    // What is there before is not resumed, but overwritten.
+    let steps = ["--steps=240", "--seed=7", "--overwrite"];
+    weights(&scratch.path("run"), "3", &[]);
+    let (output, calls) = restarted(&scratch, kills, &steps);
+    let (told, errors) = (text(&output), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert_eq!(output.status.code(), Some(0), "{told}{errors}");
+    assert!(calls.len() == 2 && calls[0].starts_with("-n 2 "), "{calls:?}");
+    assert!(calls[0].ends_with("--attempt new") && calls[1].ends_with("--attempt resumed"), "{calls:?}");
+    assert!(errors.contains("ended with status 137: starting them again, after step "), "{errors}");
+    assert!(errors.contains("(1 of 2)") && told.contains("Resuming after step "), "{told}{errors}");
+    let found = fs::read(scratch.path("run/weights.safetensors")).unwrap();
+    assert!(weights(&scratch.path("whole"), "240", &["--seed=7"]) == found);
+}
+
+#[test]
+fn a_run_is_started_again_no_more_often_than_allowed_and_not_where_it_would_end_alike() {
+    let scratch = Scratch::new("restarts");
+    let (output, calls) = restarted(&scratch, "exit 1;", &[]);
+    refused(&output, 1, &["(1 of 2)", "(2 of 2)", "started again 2 times already; continue with --resume"]);
+    assert!(calls.len() == 3 && calls.iter().all(|call| call.ends_with("--attempt new")), "{calls:?}");
+    for status in [2, 3, 4, 130] {
+        let scratch = Scratch::new("restarts");
+        let (output, calls) = restarted(&scratch, &format!("exit {status};"), &[]);
+        refused(&output, status, &[]);
+        assert_eq!(calls.len(), 1);
+    }
+    refused(&run("train", &["--restart=2", "--out=x"]), 2, &["add --ranks 2 or more"]);
+    refused(&run("train", &["--restart=2", "--ranks=2"]), 2, &["add --out DIR"]);
+    let own = command(&[&["train"], &MLP[..], &["--restart=2", "--out=x"]].concat())
+        .env("OMPI_COMM_WORLD_SIZE", "2")
+        .output();
+    refused(&own.unwrap(), 2, &["start your launcher again", "--resume DIR"]);
 }

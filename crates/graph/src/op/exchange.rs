@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// The chain of a sum over the batch, which every device continues where the one before it stopped. A device receives the sum
 /// so far, adds its own examples to it, and sends it on; the last one shares the whole sum with all. In the next micro-batch the
-/// chain goes on from the last device to the first.
+/// chain goes on from the last device to the first. Where the order of a sum may depend on the number of devices, they add up their
+/// own sums at the end instead ([`Exchange::AllReduce`]).
 ///
 /// Each of these nodes has an accumulator for every output (but for what is taken), which it is written in place of, so it runs exactly
 /// once in every micro-batch. Inputs, if there are any, only say what has to be computed before it waits for another device.
@@ -66,6 +67,16 @@ pub enum Exchange {
         /// The sums' types.
         types: Vec<TensorType>,
     },
+    /// Sums of some chains, each of which every device has of its own examples, added up over all devices after the last micro-batch, in
+    /// an order that the connection chooses; in those before it, the accumulators themselves. Devices meet there, too.
+    AllReduce {
+        /// How many devices there are.
+        devices: u32,
+        /// The chains.
+        chains: Vec<u32>,
+        /// The sums' types: f32.
+        types: Vec<TensorType>,
+    },
     /// The sums of all chains, one output each, as a device holds them after the last micro-batch; in those before it, the
     /// accumulators themselves.
     Share {
@@ -87,11 +98,16 @@ impl Exchange {
         TensorType::new(DType::I32, [1])
     }
 
-    /// Bytes that arrive from another device.
+    /// Bytes that arrive from other devices; to add up over all of them, the least that is possible.
     pub fn received_bytes(&self) -> usize {
         match self {
             Self::Receive { ty, .. } | Self::Take { ty, .. } => ty.bytes(),
             Self::Send { .. } | Self::Give { .. } => 0,
+            Self::AllReduce { devices, types, .. } => {
+                let (devices, bytes) =
+                    (*devices as usize, types.iter().map(TensorType::bytes).sum::<usize>());
+                2 * bytes * devices.saturating_sub(1) / devices.max(1)
+            }
             Self::Synchronise { chains, types, .. } | Self::Share { chains, types, .. } => {
                 types.iter().take(chains.len()).map(TensorType::bytes).sum()
             }
@@ -107,6 +123,7 @@ impl Family for Exchange {
             Self::Take { .. } => "take",
             Self::Give { .. } => "give",
             Self::Synchronise { .. } => "synchronise",
+            Self::AllReduce { .. } => "all_reduce",
             Self::Share { .. } => "share",
         }
     }
@@ -116,7 +133,9 @@ impl Family for Exchange {
             Self::Receive { ty, .. } | Self::Send { ty, .. } => vec![ty.clone()],
             Self::Take { ty, .. } => vec![Self::turn(), ty.clone()],
             Self::Give { .. } => vec![Self::turn()],
-            Self::Synchronise { types, .. } | Self::Share { types, .. } => types.clone(),
+            Self::Synchronise { types, .. } | Self::AllReduce { types, .. } | Self::Share { types, .. } => {
+                types.clone()
+            }
         })
     }
 
@@ -129,7 +148,9 @@ impl Family for Exchange {
         let outputs = match self {
             Self::Receive { .. } | Self::Send { .. } | Self::Give { .. } => 1,
             Self::Take { .. } => 2,
-            Self::Synchronise { types, .. } | Self::Share { types, .. } => types.len(),
+            Self::Synchronise { types, .. } | Self::AllReduce { types, .. } | Self::Share { types, .. } => {
+                types.len()
+            }
         };
         vec![BatchRelation::Reduced; outputs]
     }
@@ -140,7 +161,7 @@ impl Family for Exchange {
                 Properties { folds: &[0], ..Properties::GENERAL }
             }
             // Every output has an accumulator; their number is the node's.
-            Self::Synchronise { .. } | Self::Share { .. } => Properties::GENERAL,
+            Self::Synchronise { .. } | Self::AllReduce { .. } | Self::Share { .. } => Properties::GENERAL,
         }
     }
 }

@@ -119,6 +119,7 @@ Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"sen
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"take":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"give":{"chain":0,"to":1}}}
 Costly  Wide          Never      -     Never       -    -      {"exchange":{"synchronise":{"from":1,"chains":[],"types":[]}}}
+Costly  Wide          Never      -     Never       -    -      {"exchange":{"all_reduce":{"devices":2,"chains":[],"types":[]}}}
 Costly  Wide          Never      -     Never       -    -      {"exchange":{"share":{"from":1,"chains":[],"to":[],"types":[]}}}
 "#;
 

@@ -92,8 +92,11 @@ fn an_update_that_overwrites_a_shared_sum_is_refused() {
     assert!(error.contains("overwrites a sum that another device may read"), "{error}");
 }
 
-/// A device's step whose first sum is whole before the second one begins.
-fn meeting() -> PlanSet {
+/// An exchange of chains with sums of these types.
+type Meets = fn(Vec<u32>, Vec<TensorType>) -> Exchange;
+
+/// A device's step whose first sum is whole, by an exchange in which all meet, before the second one begins.
+fn meeting(meets: Meets) -> PlanSet {
     let mut b = Builder::new(4, 4);
     let ty = TensorType::new(DType::F32, [1, 3]);
     let x = b.batch_input("x", TensorType::new(DType::F32, [4, 3]));
@@ -103,8 +106,7 @@ fn meeting() -> PlanSet {
     let (chains, types) = (vec![0], vec![ty.clone()]);
     let [first, second] = [0, 1].map(|_| b.accumulator(ty.clone()));
     let sum = one(b.accumulating(fold(), &[x], &[first]).unwrap());
-    let synchronise = Op::Exchange(Exchange::Synchronise { from: 1, chains, types });
-    let whole = one(b.accumulating(synchronise, &[], &[sum]).unwrap());
+    let whole = one(b.accumulating(Op::Exchange(meets(chains, types)), &[], &[sum]).unwrap());
     let centred = b.sub(x, whole).unwrap();
     let receive = Op::Exchange(Exchange::Receive { chain: 1, from: 1, wraps: true, ty: ty.clone() });
     let received = one(b.accumulating(receive, &[centred, whole], &[second]).unwrap());
@@ -121,10 +123,16 @@ fn meeting() -> PlanSet {
 
 #[test]
 fn an_exchange_on_the_wrong_side_of_a_meeting_is_refused() {
-    let mut plans = meeting();
-    verify(&plans).unwrap();
-    let [meeting, receive, ..] = exchanges(&plans)[..] else { panic!("{:?}", exchanges(&plans)) };
-    plans.plans[0].steps.swap(meeting, receive);
-    let error = verify(&plans).unwrap_err().to_string();
-    assert!(error.contains("on the wrong side of where all devices meet"), "{error}");
+    let meetings: [Meets; 2] = [
+        |chains, types| Exchange::Synchronise { from: 1, chains, types },
+        |chains, types| Exchange::AllReduce { devices: 2, chains, types },
+    ];
+    for meets in meetings {
+        let mut plans = meeting(meets);
+        verify(&plans).unwrap();
+        let [meeting, receive, ..] = exchanges(&plans)[..] else { panic!("{:?}", exchanges(&plans)) };
+        plans.plans[0].steps.swap(meeting, receive);
+        let error = verify(&plans).unwrap_err().to_string();
+        assert!(error.contains("on the wrong side of where all devices meet"), "{error}");
+    }
 }

@@ -73,7 +73,9 @@ fn check_turns(plan: &ExecutionPlan) -> Result<(), String> {
 /// Every exchange is on the same side of every meeting of all devices as in the graph, whose order all devices have in common: a device
 /// that waits in a meeting has sent what another one needs to come there, too.
 fn check_meetings(plan: &ExecutionPlan) -> Result<(), String> {
-    let is_meeting = |node: &Node| matches!(node.op, Op::Exchange(Exchange::Synchronise { .. }));
+    let is_meeting = |node: &Node| {
+        matches!(node.op, Op::Exchange(Exchange::Synchronise { .. } | Exchange::AllReduce { .. }))
+    };
     let mut meetings = 0;
     let mut in_graph = vec![0; plan.graph.nodes.len()];
     for (at, node) in plan.graph.nodes.iter().enumerate() {

@@ -6,6 +6,7 @@ use crate::{Best, Plateau, TrainError};
 use plimsoll_data::Cursor;
 use plimsoll_graph::Numerics;
 use plimsoll_nn::Policy;
+use plimsoll_transform::Reduction;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -75,6 +76,8 @@ pub struct TrainState {
     pub validated: u64,
     /// The instruction set that the run used.
     pub instructions: String,
+    /// How sums were added up over processes, with their number where it decides bits.
+    pub reduction: String,
     /// The version of Plimsoll that saved it.
     pub version: String,
     /// The notes of [`crate::Trainer::note`].
@@ -148,6 +151,7 @@ impl TrainState {
             ("format", FORMAT),
             ("data", &self.data),
             ("instructions", &self.instructions),
+            ("reduction", &self.reduction),
             ("version", &self.version),
         ];
         let texts = texts.into_iter().map(|(key, value)| (key.to_string(), value.to_string()));
@@ -210,6 +214,8 @@ impl TrainState {
             },
             validated: number("validated")?,
             instructions: text("instructions")?,
+            // Files from before there was a choice do not say.
+            reduction: notes.get("reduction").cloned().unwrap_or_else(|| Reduction::Chain.to_string()),
             version: text("version")?,
             notes: own.collect(),
         };
@@ -253,6 +259,7 @@ impl TrainState {
         };
         let reasons = [
             differs("instructions", &self.instructions, &now.instructions),
+            differs("reduction", &self.reduction, &now.reduction),
             differs("version", &self.version, &now.version),
         ];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
@@ -297,6 +304,17 @@ mod tests {
         notes.insert("numerics".to_string(), "others".to_string());
         let newer = read("numerics", &notes).unwrap().numerics;
         assert_eq!((older, newer), (Numerics::default().to_string(), "others".to_string()));
+    }
+
+    #[test]
+    fn another_reduction_is_told() {
+        let mut notes = notes();
+        let older = read("reduction", &notes).unwrap();
+        notes.insert("reduction".to_string(), "fast over 3 processes".to_string());
+        let newer = read("reduction", &notes).unwrap();
+        assert_eq!(older.differences(&older), None);
+        let told = newer.differences(&older).unwrap();
+        assert_eq!(told, "reduction: saved with fast over 3 processes, resumed with chain; bits may differ");
     }
 
     #[test]

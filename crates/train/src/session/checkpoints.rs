@@ -44,6 +44,7 @@ impl Session {
             best: self.best,
             validated: self.validated,
             instructions: self.trainer.chosen_executor().target().instructions(),
+            reduction: self.trainer.reduction_in_words(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             notes: self.trainer.notes.clone(),
         }

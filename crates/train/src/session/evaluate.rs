@@ -7,7 +7,120 @@ use crate::{BatchKind, Progress, TrainError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Cursor, Pipeline};
 use plimsoll_graph::Output;
+use plimsoll_plan::Ranks;
 use plimsoll_tensor::{Tensor, TensorType};
+
+/// Groups that each process computes before all tell each other what they found.
+const GROUPS_AT_ONCE: u64 = 16;
+
+/// What was found in a group of examples, or in all.
+#[derive(Default)]
+struct Group {
+    loss: f64,
+    weights: f64,
+    hits: Hits,
+}
+
+impl Group {
+    /// Bytes of one.
+    const BYTES: usize = 32;
+
+    fn add(&mut self, other: &Self) {
+        self.loss += other.loss;
+        self.weights += other.weights;
+        self.hits.right += other.hits.right;
+        self.hits.rows += other.hits.rows;
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        let words = [self.loss.to_bits(), self.weights.to_bits(), self.hits.right, self.hits.rows];
+        words.iter().for_each(|word| into.extend(word.to_le_bytes()));
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at * 8 + i]));
+        let [loss, weights] = [word(0), word(1)].map(f64::from_bits);
+        Self { loss, weights, hits: Hits { right: word(2), rows: word(3) } }
+    }
+}
+
+/// The sum over groups, in their order. Of several processes each computes every so many-th one.
+struct Groups<'r> {
+    ranks: Option<&'r dyn Ranks>,
+    /// Groups that ended.
+    ended: u64,
+    /// What this process found and did not tell yet, behind whether it wants to leave.
+    own: Vec<u8>,
+    sum: Group,
+    left: Option<TrainError>,
+    /// Steps that the run has done.
+    step: u64,
+}
+
+impl<'r> Groups<'r> {
+    fn new(ranks: Option<&'r dyn Ranks>, step: u64) -> Self {
+        Self { ranks, ended: 0, own: vec![0], sum: Group::default(), left: None, step }
+    }
+
+    /// Whether this process computes the group that has not ended yet.
+    fn is_own(&self) -> bool {
+        let own = |ranks: &dyn Ranks| self.ended % ranks.devices() as u64 == ranks.device() as u64;
+        self.ranks.is_none_or(own) && self.left.is_none()
+    }
+
+    /// Ends the evaluation where that was asked for: at once, or, in one of several processes, when all have heard of it.
+    fn leave(&mut self, asked: Result<(), TrainError>) -> Result<(), TrainError> {
+        match (asked, self.ranks) {
+            (Err(error), Some(_)) => self.left = Some(error),
+            (asked, _) => return asked,
+        }
+        Ok(())
+    }
+
+    /// A group has ended.
+    fn end(&mut self, group: Group) -> Result<(), TrainError> {
+        let is_own = self.is_own();
+        self.ended += 1;
+        let Some(ranks) = self.ranks else {
+            self.sum.add(&group);
+            return Ok(());
+        };
+        if is_own {
+            group.encode(&mut self.own);
+        }
+        match self.ended.is_multiple_of(GROUPS_AT_ONCE * ranks.devices() as u64) {
+            true => self.meet(),
+            false => Ok(()),
+        }
+    }
+
+    /// All processes tell each other what they found since they last did.
+    fn meet(&mut self) -> Result<(), TrainError> {
+        let Some(ranks) = self.ranks else { return Ok(()) };
+        self.own[0] = u8::from(self.left.is_some());
+        let all = ranks.gather(&self.own).map_err(TrainError::Ranks)?;
+        self.own.truncate(1);
+        if let Some(error) = self.left.take() {
+            return Err(error);
+        }
+        if all.iter().any(|told| told.first() == Some(&1)) {
+            return Err(TrainError::Interrupted { step: self.step, saved: Saved::Nowhere });
+        }
+        let most = all.iter().map(|told| told.len() / Group::BYTES).max().unwrap_or(0);
+        for round in 0..most {
+            for told in &all {
+                let found = told.get(1..).and_then(|told| told.chunks_exact(Group::BYTES).nth(round));
+                found.into_iter().for_each(|bytes| self.sum.add(&Group::decode(bytes)));
+            }
+        }
+        Ok(())
+    }
+
+    fn total(mut self) -> Result<Group, TrainError> {
+        self.meet()?;
+        Ok(self.sum)
+    }
+}
 
 /// Counts predictions that are the label.
 #[derive(Default)]
@@ -45,48 +158,80 @@ impl Session {
         part: &Pipeline,
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<Evaluation, TrainError> {
+        self.evaluate_shared(part, metrics, None)
+    }
+
+    /// As [`Session::evaluate_with`], in every process of the run: where no metric needs to see all outputs, each of them computes a part.
+    pub(super) fn evaluate_together(
+        &mut self,
+        part: &Pipeline,
+        metrics: &mut [Box<dyn Metric>],
+    ) -> Result<Evaluation, TrainError> {
+        let Some(ranks) = self.trainer.connected().cloned() else { return self.evaluate_with(part, metrics) };
+        let mut plans = self.batch_plans.iter().filter(|plan| plan.batch.kind == BatchKind::Evaluate);
+        let sees_all = !metrics.is_empty() || plans.any(|plan| plan.output.is_some());
+        // Groups are the same in all processes, if their batches are.
+        let own = (self.batch_size(BatchKind::Evaluate) as u64).to_le_bytes();
+        let all = ranks.gather(&own).map_err(TrainError::Ranks)?;
+        let shared = !sees_all && all.iter().all(|told| told[..] == own);
+        self.evaluate_shared(part, metrics, shared.then_some(ranks.as_ref()))
+    }
+
+    fn evaluate_shared(
+        &mut self,
+        part: &Pipeline,
+        metrics: &mut [Box<dyn Metric>],
+        ranks: Option<&dyn Ranks>,
+    ) -> Result<Evaluation, TrainError> {
         let part = self.batches_of(part, BatchKind::Evaluate);
         let of = part.len().map(|len| len as u64);
         let mut batches = part.start_epoch(Cursor::default())?;
-        let (mut loss, mut weights, mut examples) = (0.0, 0.0, 0u64);
         // Losses of as many examples as a step has are added in f32, from batch to batch as inside one. So the sum is the same
-        // whatever the size of a batch.
-        let group = self.trainer.step_examples() as u64;
-        self.loss_before = 0.0;
+        // whatever the size of a batch, and whoever computes it.
+        let group_examples = self.trainer.step_examples() as u64;
         let classes = self.trainer.model.target().bound;
-        let (mut hits, mut accuracy) = (Hits::default(), None);
+        let (mut groups, mut group) = (Groups::new(ranks, self.steps_done), Group::default());
+        let (mut examples, mut accuracy) = (0u64, None);
+        self.loss_before = 0.0;
         while let Some(batch) = batches.next()? {
-            let plan = self.find_plan(BatchKind::Evaluate, batch)?;
-            let (weight, _) = self.run_plan(plan, batch, false)?;
-            let found = self.read_loss(plan)?;
-            weights += weight;
             examples += batch.examples() as u64;
-            if !self.batch_plans[plan].continues_loss {
-                loss += found * weight;
-            } else if examples.is_multiple_of(group) {
-                loss += found;
+            if groups.is_own() {
+                let plan = self.find_plan(BatchKind::Evaluate, batch)?;
+                let (weight, _) = self.run_plan(plan, batch, false)?;
+                let found = self.read_loss(plan)?;
+                group.weights += weight;
+                match self.batch_plans[plan].continues_loss {
+                    true => (group.loss, self.loss_before) = (found, found as f32),
+                    false => group.loss += found * weight,
+                }
+                if let Some(OutputSlot { index, bytes, .. }) = self.batch_plans[plan].predictions {
+                    let predictions = &mut self.output_buffer[..bytes / 4];
+                    self.prepared.read_output(plan, index, cast_slice_mut(predictions))?;
+                    group.hits.count(cast_slice(predictions), batch.labels());
+                }
+                // A score for every class of every label.
+                let scores = self.batch_plans[plan].output.map_or(0, |slot| slot.bytes / size_of::<f32>());
+                let labels = batch.labels().len() / size_of::<i32>();
+                let scored = classes.filter(|classes| scores == labels * classes && scores > 0);
+                let own = scored
+                    .map(|classes| accuracy.get_or_insert_with(|| Accuracy::new(Decision::highest(classes))));
+                if own.is_some() || !metrics.is_empty() {
+                    self.update_metrics(plan, batch, own, metrics)?;
+                }
+            }
+            let left = self.check_progress(&Progress::Evaluating { examples, of });
+            groups.leave(left)?;
+            if examples.is_multiple_of(group_examples) {
+                groups.end(std::mem::take(&mut group))?;
                 self.loss_before = 0.0;
-            } else {
-                self.loss_before = found as f32;
             }
-            if let Some(OutputSlot { index, bytes, .. }) = self.batch_plans[plan].predictions {
-                let predictions = &mut self.output_buffer[..bytes / 4];
-                self.prepared.read_output(plan, index, cast_slice_mut(predictions))?;
-                hits.count(cast_slice(predictions), batch.labels());
-            }
-            // A score for every class of every label.
-            let scores = self.batch_plans[plan].output.map_or(0, |slot| slot.bytes / size_of::<f32>());
-            let labels = batch.labels().len() / size_of::<i32>();
-            let scored = classes.filter(|classes| scores == labels * classes && scores > 0);
-            let own = scored
-                .map(|classes| accuracy.get_or_insert_with(|| Accuracy::new(Decision::highest(classes))));
-            if own.is_some() || !metrics.is_empty() {
-                self.update_metrics(plan, batch, own, metrics)?;
-            }
-            self.check_progress(&Progress::Evaluating { examples, of })?;
         }
+        if !examples.is_multiple_of(group_examples) {
+            groups.end(group)?;
+        }
+        let Group { loss, weights, hits } = groups.total()?;
         self.count_skipped(&batches);
-        let loss = (loss + f64::from(self.loss_before)) / weights.max(f64::MIN_POSITIVE);
+        let loss = loss / weights.max(f64::MIN_POSITIVE);
         let accuracy = hits.accuracy().or(accuracy.map(|accuracy| accuracy.value()));
         Ok(Evaluation { loss, accuracy, examples, classes: classes.is_some() })
     }

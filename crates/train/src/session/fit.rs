@@ -286,7 +286,7 @@ impl Session {
     fn evaluate_part(&mut self, part: &Pipeline) -> Result<(Evaluation, Vec<(String, f64)>), TrainError> {
         let mut metrics = std::mem::take(&mut self.metrics);
         metrics.iter_mut().for_each(|metric| metric.reset());
-        let evaluation = self.evaluate_with(part, &mut metrics);
+        let evaluation = self.evaluate_together(part, &mut metrics);
         self.metrics = metrics;
         let figures = reported_figures(&self.metrics);
         let mut evaluation = evaluation?;

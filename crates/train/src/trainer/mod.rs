@@ -40,7 +40,7 @@ use plan_cache::PlanCache;
 use plimsoll_graph::{Graph, GraphError};
 use plimsoll_nn::{Model, Optimizer, Policy, step};
 use plimsoll_plan::{Entry, Size, Target};
-use plimsoll_transform::{Pass, Shard};
+use plimsoll_transform::{Pass, Reduction, Shard};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -61,6 +61,7 @@ pub struct Trainer {
     /// The devices that steps run on, and which of them this trainer's plans are for.
     pub(crate) replication: Option<Replication>,
     pub(crate) shard: Shard,
+    pub(crate) reduction: Reduction,
     pub(crate) callbacks: Vec<Rc<RefCell<dyn Callback>>>,
     batch: usize,
     /// Batches per step, for gradient accumulation.
@@ -118,6 +119,7 @@ impl Trainer {
             executor: ChosenExecutor::default(),
             replication: None,
             shard: Shard::None,
+            reduction: Reduction::Chain,
             callbacks: Vec::new(),
             batch: 64,
             accumulate: 1,

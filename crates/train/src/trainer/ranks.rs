@@ -8,7 +8,7 @@ use crate::memory::{Tag, tagged};
 use crate::{Control, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_plan::{BatchPart, Chooser, Connection, PlanSet, Ranks};
-use plimsoll_transform::{OwnedState, Shard};
+use plimsoll_transform::{OwnedState, Reduction, Shard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ impl Trainer {
     /// process that trains alone. Parameters and optimizer state are in every process, unless they are sharded ([`Trainer::shard`]). All
     /// run the same program on the same data, and call [`Trainer::plan`], [`TrainingPlan::start`] and [`crate::Session::fit`] alike.
     ///
-    /// Each evaluates the whole validation part. The first one alone writes checkpoints.
+    /// In the validations of [`crate::Session::fit`] each computes a part of the batches, unless a metric sees all outputs. The first one
+    /// alone writes checkpoints.
     pub fn ranks(self, ranks: Arc<dyn Ranks>) -> Self {
         let (rank, count) = (ranks.device(), ranks.devices());
         Self { replication: Some(Replication::Rank { rank, count, connection: Some(ranks) }), ..self }
@@ -31,6 +32,21 @@ impl Trainer {
     /// another sharding. Checkpoints hold everything. All processes call [`crate::Session::checkpoint`] then.
     pub fn shard(self, shard: Shard) -> Self {
         Self { shard, ..self }
+    }
+
+    /// How sums over the batch are added up over processes. [`Reduction::Fast`] leaves it to the library that connects them
+    /// ([`plimsoll_plan::Transport::all_reduce`]): results then depend on the number of processes. Checkpoints record it, and a run that
+    /// is resumed otherwise says that its bits may differ.
+    pub fn reduction(self, reduction: Reduction) -> Self {
+        Self { reduction, ..self }
+    }
+
+    /// How sums are added up over processes, with their number where it decides bits.
+    pub(crate) fn reduction_in_words(&self) -> String {
+        match (self.reduction, self.device_count()) {
+            (Reduction::Fast, devices @ 2..) => format!("{} over {devices} processes", self.reduction),
+            _ => Reduction::Chain.to_string(),
+        }
     }
 
     /// Plans a run of several processes without starting any: a plan for each, under its line.

@@ -13,8 +13,8 @@ use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_nn::step;
 use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, sheet, verify};
 use plimsoll_transform::{
-    OwnedState, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch, optimize,
-    owned_states, replicate,
+    OwnedState, Reduction, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch,
+    optimize, owned_states, replicate,
 };
 use std::sync::Arc;
 
@@ -93,7 +93,8 @@ impl Trainer {
             _ => check_split(&whole, &part)?,
         }
         count_whole_batch(&mut part, &whole);
-        let replica = Replica { device, examples: &examples, micro_batches, shard: self.shard };
+        let (shard, reduction) = (self.shard, self.reduction);
+        let replica = Replica { device, examples: &examples, micro_batches, shard, reduction };
         Ok(of(&optimize(part, numerics, &self.without)?, &replica)?)
     }
 
@@ -152,6 +153,20 @@ impl Trainer {
             return Err(TrainError::Setting(
                 "states are sharded over processes, not over the devices of one: use ranks, or leave sharding out".into(),
             ));
+        }
+        if self.reduction == Reduction::Fast {
+            if matches!(self.replication, Some(Replication::Logical { .. })) {
+                return Err(TrainError::Setting(
+                    "the devices of one process have no faster way for sums than their chain: use ranks, or leave the reduction out".into(),
+                ));
+            }
+            if self.shard == Shard::Gradients {
+                return Err(TrainError::Setting(
+                    "sharded gradients pass along the chain, so they cannot be reduced fast: shard the optimizer's state alone, or \
+                     leave the reduction out"
+                        .into(),
+                ));
+            }
         }
         let step = self.training_step()?;
         let marks = step.batch_marks();

@@ -9,7 +9,10 @@ use plimsoll_nn::{AdamW, Clip, Model, Policy, Precision, Recipe};
 use plimsoll_plan::{Message, Ranks, StateHome, StatePlacement, Transport};
 use plimsoll_runtime::spill::SpillFile;
 use plimsoll_testing::Scratch;
-use plimsoll_train::{Control, Session, Shard, StateBytes, TrainError, TrainEvent, Trainer, checkpoints};
+use plimsoll_train::{
+    Control, Progress, Reduction, Session, Shard, StateBytes, TrainError, TrainEvent, TrainState, Trainer,
+    checkpoints,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -33,6 +36,8 @@ type Posted = HashMap<(usize, usize, u32), Vec<Vec<u8>>>;
 #[derive(Default)]
 struct Post {
     posted: Mutex<Posted>,
+    /// Bytes of all that was gathered.
+    gathered: Mutex<Vec<usize>>,
     arrived: Condvar,
 }
 
@@ -44,6 +49,8 @@ struct Thread {
 
 /// The chain of what is gathered.
 const GATHERED: u32 = u32::MAX;
+/// The chain of what is added up over all.
+const REDUCED: u32 = u32::MAX - 1;
 
 impl Thread {
     fn post(&self, to: usize, chain: u32, bytes: &[u8]) {
@@ -91,6 +98,23 @@ impl Transport for Thread {
         Ok(())
     }
 
+    unsafe fn all_reduce(&self, numbers: *mut [f32]) -> Result<(), String> {
+        // SAFETY: the promise of the caller.
+        let numbers = unsafe { &mut *numbers };
+        let own: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let all: Vec<Vec<u8>> = {
+            (0..self.count).for_each(|to| self.post(to, REDUCED, &own));
+            (0..self.count).map(|from| self.take(from, REDUCED)).collect::<Result<_, _>>()?
+        };
+        numbers.fill(0.0);
+        // From the last one on: not the order of the chain.
+        for bytes in all.iter().rev() {
+            let found = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+            numbers.iter_mut().zip(found).for_each(|(sum, number)| *sum += number);
+        }
+        Ok(())
+    }
+
     fn finish(&self) -> Result<(), String> {
         Ok(())
     }
@@ -98,6 +122,7 @@ impl Transport for Thread {
 
 impl Ranks for Thread {
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        self.post.gathered.lock().unwrap().push(bytes.len());
         (0..self.count).for_each(|to| self.post(to, GATHERED, bytes));
         (0..self.count).map(|from| self.take(from, GATHERED)).collect()
     }
@@ -109,7 +134,11 @@ impl Ranks for Thread {
 
 /// Runs `work` on every rank, and returns what each found.
 fn on_ranks<T: Send>(count: usize, work: impl Fn(Arc<dyn Ranks>) -> T + Sync) -> Vec<T> {
-    let post = Arc::new(Post::default());
+    on_ranks_of(&Arc::new(Post::default()), count, work)
+}
+
+/// As [`on_ranks`], with what they pass to each other.
+fn on_ranks_of<T: Send>(post: &Arc<Post>, count: usize, work: impl Fn(Arc<dyn Ranks>) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |rank| {
             let (post, work) = (post.clone(), &work);
@@ -420,4 +449,121 @@ fn sharded_states_that_are_offloaded_have_the_bits_of_one_process() {
         assert!(away[0] == 0 && away[1] > 0, "{shard}: {away:?}");
         assert!(holders(&found, &alone).values().all(|&holders| holders > 0), "{shard}");
     }
+}
+
+#[test]
+fn fast_sums_are_those_of_one_process_but_for_their_order() {
+    let normed = || resnet20_of([8, 8, 3], 10);
+    let of_gpt = || (trainer(GPT, Precision::F32, 24), examples(&GPT, 53));
+    // A remainder that the third process takes nothing of, and statistics of batch norm.
+    let of_norm = || (trainer(normed(), Precision::F32, 96), examples(&normed(), 96 + 48));
+    let alone =
+        |(trainer, data): (Trainer, Dataset)| named_bits(&mut trainer.plan(&data).unwrap().start().unwrap());
+    let (gpt, norm) = (alone(of_gpt()), alone(of_norm()));
+    let floats = |bits: &BTreeMap<String, Vec<u8>>, name: &str| -> Vec<f32> {
+        bits[name].chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
+    };
+    for (shard, micro_batches) in [(Shard::None, 2), (Shard::Optimizer, 1)] {
+        let found = on_ranks(3, |ranks| {
+            let run = |(trainer, data): (Trainer, Dataset), micro_batches| {
+                let trainer = trainer.ranks(ranks.clone()).shard(shard).reduction(Reduction::Fast);
+                alone((trainer.micro_batches(micro_batches), data))
+            };
+            [run(of_gpt(), micro_batches), run(of_norm(), 1)]
+        });
+        for (model, whole) in [&gpt, &norm].into_iter().enumerate() {
+            // Every process has what the others have.
+            let first = &found[0][model];
+            for other in &found[1..] {
+                let same =
+                    other[model].iter().all(|(name, bits)| first.get(name).is_none_or(|own| own == bits));
+                assert!(same, "{model}, {shard}");
+            }
+            assert!(
+                first["losses"] != whole["losses"],
+                "{model}, {shard}: the sums have the order of the chain"
+            );
+            let losses = first["losses"].chunks_exact(8).zip(whole["losses"].chunks_exact(8));
+            for (fast, exact) in losses {
+                let [fast, exact] = [fast, exact].map(|b| f64::from_ne_bytes(b.try_into().unwrap()));
+                assert!((fast - exact).abs() < 1e-3 * exact.abs(), "{model}, {shard}: {fast} {exact}");
+            }
+            let parameters = first.keys().filter(|name| name.ends_with("kernel") || name.ends_with("bias"));
+            for name in parameters {
+                let near = floats(first, name).into_iter().zip(floats(whole, name));
+                assert!(near.clone().all(|(a, b)| (a - b).abs() < 0.05), "{model}, {shard}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fast_sums_are_refused_where_they_cannot_be_and_recorded_where_they_are() {
+    let run = || trainer(GPT, Precision::F32, 24).reduction(Reduction::Fast);
+    let data = || examples(&GPT, 48);
+    let refused = run().shard(Shard::Gradients).plan_ranks(&data(), &[usize::MAX; 2]);
+    let message = refused.err().map(|error| error.to_string()).unwrap();
+    assert!(message.contains("sharded gradients pass along the chain"), "{message}");
+    let planned = run().plan_ranks(&data(), &[usize::MAX; 2]).unwrap();
+    let chained = trainer(GPT, Precision::F32, 24).plan_ranks(&data(), &[usize::MAX; 2]).unwrap();
+    let received = |plans: &[plimsoll_train::TrainingPlan]| -> u64 {
+        plans.iter().enumerate().map(|(rank, plan)| plan.plans[0].received_bytes(rank)).sum()
+    };
+    // Of every sum each of two processes gets as much as there is, either way: half of it twice, or the whole from the other one.
+    assert_eq!(received(&planned), received(&chained));
+    let scratch = Scratch::new("reduced-ranks");
+    let folder = &scratch.0;
+    on_ranks(2, |ranks| {
+        let trainer = run().checkpoints(folder, None).ranks(ranks);
+        trainer.plan(&data()).unwrap().start().unwrap().fit().unwrap();
+    });
+    assert_eq!(TrainState::read(folder).unwrap().reduction, "fast over 2 processes");
+    let mut session = trainer(GPT, Precision::F32, 24).plan(&data()).unwrap().start().unwrap();
+    let differs = session.resume(folder).unwrap().differs.unwrap();
+    assert!(differs.contains("fast over 2 processes, resumed with chain; bits may differ"), "{differs}");
+}
+
+/// Losses and accuracies of the validations after each of two steps, or the step after which the run was left.
+fn validations(trainer: Trainer) -> Result<Vec<(f64, Option<f64>)>, u64> {
+    // Fifty times the examples of a step, and a remainder.
+    let data = examples(&mlp_of(&[20], &[16], 5), 50 * 192 + 40);
+    let mut session = trainer.steps(2).validate_every(1).plan(&data).unwrap().start().unwrap();
+    let mut found = Vec::new();
+    let report = session.fit_with(&mut |event| {
+        if let TrainEvent::Validation { evaluation, .. } = event {
+            found.push((evaluation.loss, evaluation.accuracy));
+        }
+        Control::Continue
+    });
+    match report {
+        Ok(report) => {
+            assert_eq!(found.last(), Some(&(report.evaluation.loss, report.evaluation.accuracy)));
+            Ok(found)
+        }
+        Err(TrainError::Interrupted { step, .. }) => Err(step),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn ranks_share_validations_and_have_the_figures_of_one_process() {
+    let run = || trainer(mlp_of(&[20], &[16], 5), Precision::F32, 192);
+    let alone = validations(run()).unwrap();
+    assert!(alone.len() == 2 && alone[0].1.is_some());
+    let post = Arc::new(Post::default());
+    for found in on_ranks_of(&post, 3, |ranks| validations(run().ranks(ranks))) {
+        assert_eq!(found.as_ref(), Ok(&alone));
+    }
+    // Of the first 48 of 51 groups each has told 16, twice.
+    let told = |bytes: usize| post.gathered.lock().unwrap().iter().filter(|&&found| found == bytes).count();
+    assert_eq!((told(1 + 16 * 32), told(1 + 32)), (2 * 3, 2 * 3));
+    // One that is asked to leave takes the others along.
+    let left = on_ranks(3, |ranks| {
+        let rank = ranks.device();
+        validations(run().ranks(ranks).on_progress(move |progress| match progress {
+            Progress::Evaluating { examples, .. } if rank == 1 && *examples > 1000 => Control::Leave,
+            _ => Control::Continue,
+        }))
+    });
+    assert_eq!(left, [Err(1), Err(1), Err(1)]);
 }
