@@ -21,6 +21,18 @@ pub fn trim_code() {
     }
 }
 
+/// Whether [`trim_code`] drops data that is inside the program: its constants are where the linker put this one.
+pub(crate) fn trims_constants() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        static CONSTANT: [u8; 64] = [1; 64];
+        let at = CONSTANT.as_ptr().addr();
+        constant_mappings().into_iter().any(|(start, bytes)| (start..start + bytes).contains(&at))
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 /// Start and length of the mappings that hold the program's code.
 #[cfg(target_os = "linux")]
 fn code_mappings() -> Vec<(usize, usize)> {

@@ -1,7 +1,7 @@
 //! What a process needs besides its arena: entries of the load sheet.
 
 use super::watchdog::page_bytes;
-use super::{Watchdog, heap_parts, status, status_count, trim_heap};
+use super::{Watchdog, heap_parts, status, status_count, trim_heap, trims_constants};
 use crate::files::STATE_BUFFER_BYTES;
 use crate::trainer::Trainer;
 use plimsoll_data::{DATA_SET, Dataset, catalogue};
@@ -86,7 +86,8 @@ impl Process {
 
     /// The trainer with this process's entries, heap and watchdog.
     pub(crate) fn account(&self, trainer: Trainer, data: &Dataset) -> Trainer {
-        let embedded = embedded_bytes(data);
+        // Where the program is not measured, and constants are dropped once they were read, that is nothing.
+        let embedded = if self.known.is_some() && trims_constants() { 0 } else { embedded_bytes(data) };
         let (program_bytes, threads) = self.program_and_threads();
         let program_bytes = match self.known {
             Some(_) => program_bytes,
