@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Checks the page of `plimsoll plan --report` in a real headless Chromium.
 
-    benches/report_browser.py PLIMSOLL [--pictures DIR] [--pages A.html B.html]
+    benches/report_browser.py PLIMSOLL [--quick] [--pictures DIR] [--pages A.html B.html]
 
-For resnet50, an infeasible line, a run, and a step of 20,000 tensors: the page renders without a message on the console and without a
+For resnet50, an infeasible line, a run, two devices, and a step of 20,000 tensors (with --quick a small model, a run, two devices and that
+step): the page renders without a message on the console and without a
 request to any network; the maximum of its timeline, which the page adds up itself, is planned_peak_bytes; hovering names tensors;
 selecting a layer lists what it holds; keys move through the steps; it loads within 2 s (5 s with 20,000 tensors) and is below 10 MB.
 --pictures saves what it looks like, light and dark, wide and narrow. --pages only takes the pictures of given pages.
 
 It needs Debian's Chromium, which it installs where it may (root), and playwright from PyPI, for which it makes a virtual environment.
-Where neither can be had it says so and exits with status 77.
+Where one of them cannot be had it says so and exits with status 77.
 """
 
 import argparse
@@ -38,13 +39,18 @@ def chromium():
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        packages = ["chromium", "fonts-dejavu-core"]
-        install = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update"], install):
-            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+    install("chromium", "fonts-dejavu-core")
     return shutil.which("chromium") or skip("there is no Chromium, and it could not be installed")
+
+
+def install(*packages):
+    """Installs packages of Debian, where that is allowed."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+        quiet = ["apt-get", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=20", *command]
+        subprocess.run(quiet, env=environment, stdout=subprocess.DEVNULL, check=False)
 
 
 def playwright():
@@ -58,9 +64,12 @@ def playwright():
     if sys.executable == str(python):
         skip("playwright cannot be imported")
     if not python.exists():
-        made = subprocess.run([sys.executable, "-m", "venv", VENV], check=False).returncode == 0
-        pip = [python, "-m", "pip", "install", "--quiet", "playwright"]
-        if not made or subprocess.run(pip, check=False).returncode != 0:
+        make = [sys.executable, "-m", "venv", VENV]
+        if subprocess.run(make, check=False, capture_output=True).returncode != 0:
+            install("python3-venv")
+            subprocess.run(make, check=False, stdout=subprocess.DEVNULL)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "playwright"]
+        if not python.exists() or subprocess.run(pip, check=False).returncode != 0:
             shutil.rmtree(VENV, ignore_errors=True)
             skip("playwright could not be installed from PyPI")
     os.execv(python, [str(python), *sys.argv])
@@ -166,10 +175,26 @@ class Checker:
         self.expect(controls, f"{name}: every control has a label")
         page.context.close()
 
+    def check_devices(self, path, name, devices):
+        """Every device's plan can be chosen, and its timeline reaches that device's peak."""
+        page, _ = self.open(path.resolve().as_uri(), name)
+        options = page.locator("#plan option").all_inner_texts()
+        for device in devices:
+            title = next((option for option in options if option.startswith(device["name"] + ": training")), None)
+            self.expect(title is not None, f"{name}: {device['name']} is among {options}")
+            if title is not None:
+                page.select_option("#plan", label=title)
+                most = int(float(page.get_attribute("#timeline", "data-max-bytes")))
+                self.expect(most == device["total_bytes"], f"{name}, {device['name']}: {most} at most, planned {device['total_bytes']}")
+        listed = page.locator("#spaces tbody td:first-child").all_inner_texts()
+        self.expect(listed == ["whole process"] + [device["name"] for device in devices], f"{name}: every device is listed: {listed}")
+        page.context.close()
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plimsoll", nargs="?", help="the program")
+    parser.add_argument("--quick", action="store_true", help="fewer pages, as in CI")
     parser.add_argument("--pictures", type=pathlib.Path)
     parser.add_argument("--pages", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
@@ -182,30 +207,29 @@ def main():
         for page in options.pages or []:
             checker.looks(page.resolve().as_uri(), page.stem)
         if options.plimsoll:
-            check_program(checker, options.plimsoll, pathlib.Path(scratch))
+            check_program(checker, options.plimsoll, pathlib.Path(scratch), options.quick)
         browser.close()
     if checker.failed:
         sys.exit(f"{len(checker.failed)} checks failed")
     print("all checks hold")
 
 
-def check_program(checker, plimsoll, scratch):
+def check_program(checker, plimsoll, scratch, quick):
     def plan(name, *flags):
         page = scratch / f"{name}.html"
         run = subprocess.run([plimsoll, "plan", "--json", *flags, "--report", page], capture_output=True, text=True, check=False)
         answer = json.loads(run.stdout.splitlines()[-1])
         return page, answer, run.returncode
 
-    page, answer, _ = plan("resnet50", "--model", "resnet50", "--batch", "16", "--memory", "8GiB")
-    checker.check(page, "resnet50", answer["planned_peak_bytes"], 2.0)
-    checker.looks(page.as_uri(), "resnet50")
-    page, answer, _ = plan("lower", "--model", "resnet20", "--batch", "128", "--memory", "90MiB", "--curve")
-    checker.check(page, "lower", answer["planned_peak_bytes"], 2.0)
-    checker.looks(page.as_uri(), "lower")
-    page, answer, status = plan("infeasible", "--model", "resnet20", "--batch", "128", "--memory", "20MiB", "--spill", "none")
-    checker.expect(status == 3 and not answer["feasible"], "a line that is too low is refused")
-    checker.check(page, "infeasible", answer["floor_bytes"], 2.0)
-    checker.looks(page.as_uri(), "infeasible")
+    if quick:
+        page, answer, _ = plan("small", "--model", "lenet", "--batch", "64", "--memory", "64MiB")
+        checker.check(page, "small", answer["planned_peak_bytes"], 2.0)
+        checker.looks(page.as_uri(), "small")
+    else:
+        check_more(checker, plan)
+    page, answer, _ = plan("devices", "--model", "mlp", "--width", "256", "--batch", "192", "--replicas", "2", "--device-memory", "cpu:1=24MiB")
+    checker.check_devices(page, "devices", answer["load_sheet"]["devices"])
+    checker.looks(page.as_uri(), "devices")
     # Without JSON, for which the smallest line would be searched.
     page = scratch / "deep.html"
     flags = ["--model", "gpt", "--layers", "330", "--width", "64", "--heads", "2", "--context", "32", "--batch", "2", "--report", page]
@@ -216,6 +240,20 @@ def check_program(checker, plimsoll, scratch):
     report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     checker.check(run / "report.html", "run", report["planned_peak_bytes"], 2.0)
     checker.looks((run / "report.html").as_uri(), "run")
+
+
+def check_more(checker, plan):
+    """Pages that take longer to make."""
+    page, answer, _ = plan("resnet50", "--model", "resnet50", "--batch", "16", "--memory", "8GiB")
+    checker.check(page, "resnet50", answer["planned_peak_bytes"], 2.0)
+    checker.looks(page.as_uri(), "resnet50")
+    page, answer, _ = plan("lower", "--model", "resnet20", "--batch", "128", "--memory", "90MiB", "--curve")
+    checker.check(page, "lower", answer["planned_peak_bytes"], 2.0)
+    checker.looks(page.as_uri(), "lower")
+    page, answer, status = plan("infeasible", "--model", "resnet20", "--batch", "128", "--memory", "20MiB", "--spill", "none")
+    checker.expect(status == 3 and not answer["feasible"], "a line that is too low is refused")
+    checker.check(page, "infeasible", answer["floor_bytes"], 2.0)
+    checker.looks(page.as_uri(), "infeasible")
 
 
 if __name__ == "__main__":

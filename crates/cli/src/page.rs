@@ -7,9 +7,11 @@ use super::setup::{Setup, spill_folder};
 use super::text::escaped;
 use super::{out_file, progress, say};
 use clap::Args;
-use plimsoll::plan::Entry;
+use plimsoll::plan::{Entry, PlanSet};
 use plimsoll::report::live::{self, Feed, Server};
-use plimsoll::report::{Alternative, CurvePoint, Measured, Series, View, describe, page, write_page};
+use plimsoll::report::{
+    Alternative, CurvePoint, Measured, Series, View, account, describe, describe_under, page, write_page,
+};
 use plimsoll::train::{
     Callback, Control, EVENTS_FILE, RunEventKind, TrainError, TrainEvent, Trainer, TrainingPlan, read_events,
     write_atomically,
@@ -26,6 +28,8 @@ const PAGE: &str = "report.html";
 const PLAN: &str = "plan.json";
 /// The longest description that is read.
 const MOST_PLAN_BYTES: u64 = 256 << 20;
+/// The most devices or processes whose plans are in a page.
+const MOST_DEVICES: usize = 16;
 /// The server's entry in the load sheet.
 pub const LIVE_PAGE: &str = "live page";
 
@@ -99,12 +103,49 @@ fn html(file: &Path, flag: &str, made: Option<&Path>) -> Result<PathBuf, Failure
     }
 }
 
-/// The description of a planned run.
+/// What a page is about.
+fn title(options: &RunOptions, setup: &Setup) -> String {
+    format!("{} on {}, batches of {}", options.model.model, setup.data.name, setup.batch)
+}
+
+/// The description of a planned run: of its process and, where there are several, of each device.
 pub fn view(options: &RunOptions, setup: &Setup, plans: &TrainingPlan) -> Result<View, Failure> {
-    let model = &options.model.model;
-    let title = format!("{model} on {}, batches of {}", setup.data.name, setup.batch);
-    let times = (0..plans.plans.len()).map(|plan| plans.step_times(plan));
-    Ok(describe(&title, plans, &times.collect::<Result<Vec<_>, _>>()?))
+    let title = title(options, setup);
+    let times = |device: usize, set: &PlanSet| {
+        (0..set.plans.len()).map(|plan| plans.device_step_times(device, plan)).collect::<Result<Vec<_>, _>>()
+    };
+    let count = plans.devices().count();
+    if count == 1 {
+        return Ok(describe(&title, plans, &times(0, plans)?));
+    }
+    // Each device tells of its own spill file.
+    let mut view = View { file: Vec::new(), ..account(&title, plans.load_sheet()) };
+    view.spaces[0].name = "whole process".into();
+    for (device, (set, sheet)) in plans.devices().zip(plans.device_sheets()).take(MOST_DEVICES).enumerate() {
+        let name = sheet.device.clone().unwrap_or_else(|| format!("device {device}"));
+        view.add_device(&name, describe_under(&title, sheet, set, &times(device, set)?));
+    }
+    view.notes.extend(left_out(count, "devices"));
+    Ok(view)
+}
+
+/// The description of the plans of several processes.
+pub fn view_of_ranks(options: &RunOptions, setup: &Setup, plans: &[TrainingPlan]) -> Result<View, Failure> {
+    let title = title(options, setup);
+    let first = plans.first().ok_or_else(|| Failure::usage("there is no process to describe"))?;
+    let mut view = View { spaces: Vec::new(), file: Vec::new(), ..account(&title, first.load_sheet()) };
+    for (rank, plans) in plans.iter().enumerate().take(MOST_DEVICES) {
+        let times =
+            (0..plans.plans.len()).map(|plan| plans.step_times(plan)).collect::<Result<Vec<_>, _>>()?;
+        view.add_device(&format!("rank {rank}"), describe(&title, plans, &times));
+    }
+    view.notes.extend(left_out(plans.len(), "ranks"));
+    Ok(view)
+}
+
+/// A note on devices or ranks that a page has no room for.
+fn left_out(count: usize, what: &str) -> Option<String> {
+    (count > MOST_DEVICES).then(|| format!("Of {count} {what} the first {MOST_DEVICES} are shown."))
 }
 
 /// Points of the curve, from plans under lines.

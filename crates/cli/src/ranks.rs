@@ -2,7 +2,7 @@
 
 use super::args::RunOptions;
 use super::machine_flags::Device;
-use super::page::PageOptions;
+use super::page::{self, PageOptions};
 use super::restart::{self, Attempt};
 use super::setup::Setup;
 use super::watching::WatchOptions;
@@ -212,6 +212,9 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
                 in_words(even)
             ));
         }
+    }
+    if let Some(file) = options.page.file(None)? {
+        page::write(&page::view_of_ranks(options, setup, &plans)?, &file)?;
     }
     Ok(Some(json!({ "ranks": rows.iter().map(Row::object).collect::<Vec<_>>() })))
 }

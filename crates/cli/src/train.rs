@@ -72,6 +72,8 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let setup = setup(options).map_err(|failure| failure.in_json(options.json))?;
     say_line_above(&options.machine, setup.available_bytes);
     setup.data.train.preparation().notes.iter().for_each(|note| hint(note));
+    weights::check_shapes(&setup.trainer, options)?;
+    options.watching.make_folder()?;
     let folder = if writes { RunFolder::claim(options)? } else { None };
     if let Some(failure) = refused(options, &setup) {
         return Err(failure);

@@ -69,6 +69,18 @@ impl WatchOptions {
         self.trace.as_deref().map_or(Ok(()), |file| out_file::check("--trace", file, out))
     }
 
+    /// Makes the folder of TensorBoard's files, and refuses one that cannot be written to, before anything is planned.
+    pub fn make_folder(&self) -> Result<(), Failure> {
+        let Some(folder) = &self.tensorboard else { return Ok(()) };
+        let made = std::fs::create_dir_all(folder);
+        let written =
+            made.and_then(|()| out_file::try_new(&folder.join(format!(".plimsoll-{}", std::process::id()))));
+        written.map_err(|e| {
+            let name = escaped(folder.display());
+            Failure::usage(format!("--tensorboard {name}: cannot write to this folder: {e}; name another"))
+        })
+    }
+
     /// A trainer that accounts for what is shown.
     pub fn trainer(&self, mut trainer: Trainer) -> Trainer {
         if let Some(path) = &self.trace {

@@ -3,7 +3,7 @@
 use super::args::RunOptions;
 use super::text::escaped;
 use super::{Failure, say};
-use plimsoll::train::{Loaded, Session, TrainError, WEIGHTS_FILE, checkpoints};
+use plimsoll::train::{Loaded, Session, TrainError, Trainer, WEIGHTS_FILE, checkpoints};
 use std::path::Path;
 
 /// The most tensors of a list that are named.
@@ -31,18 +31,20 @@ pub fn check(options: &RunOptions) -> Result<(), Failure> {
     )))
 }
 
+/// Refuses weights of another model, before anything is planned.
+pub fn check_shapes(trainer: &Trainer, options: &RunOptions) -> Result<(), Failure> {
+    match &options.weights {
+        Some(path) if options.new_head => trainer.check_matching_weights(path).map_err(refused),
+        Some(path) => trainer.check_weights(path).map_err(differ),
+        None => Ok(()),
+    }
+}
+
 /// Loads the weights of `--weights` and tells what they are.
 pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<(), Failure> {
     let loaded = match new_head {
         true => session.load_matching(path).map_err(refused)?,
-        false => session.load(path).map(|()| Loaded::default()).map_err(|error| match &error {
-            TrainError::WeightsDiffer { .. } => {
-                let offer =
-                    "add --new-head to load the tensors that fit and train the others from new values";
-                Failure::usage(format!("{}; {offer}", escaped(error)))
-            }
-            _ => refused(error),
-        })?,
+        false => session.load(path).map(|()| Loaded::default()).map_err(differ)?,
     };
     say(&format!("Starting from {}", escaped(path.display())));
     if new_head {
@@ -51,6 +53,17 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
         say(&format!("  new          {}", named(&loaded.fresh)));
     }
     Ok(())
+}
+
+/// Weights of another model may be loaded in part.
+fn differ(error: TrainError) -> Failure {
+    match &error {
+        TrainError::WeightsDiffer { .. } => {
+            let offer = "add --new-head to load the tensors that fit and train the others from new values";
+            Failure::usage(format!("{}; {offer}", escaped(error)))
+        }
+        _ => refused(error),
+    }
 }
 
 /// A file of weights that must change is wrong input, other failures are not.

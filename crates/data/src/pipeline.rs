@@ -266,6 +266,21 @@ impl Pipeline {
         self.workers.most()
     }
 
+    /// Whether it can be stopped and started again at its cursor at no cost: it reads by index, on the thread that asks, and counts no bad
+    /// records. Then it need not hold a batch while nobody asks for one.
+    ///
+    /// ```
+    /// use plimsoll_data::{OpenOptions, open};
+    /// let digits = open("mnist", &OpenOptions::default())?;
+    /// assert!(digits.train.restarts_freely());
+    /// assert!(!digits.train.workers(2).restarts_freely());
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn restarts_freely(&self) -> bool {
+        let by_index = matches!(self.head, Head::Indexed(_)) && self.buckets.is_none();
+        by_index && self.workers.most() == 0 && self.skip_bad.is_none()
+    }
+
     /// The maximum number of batches beside the one in use.
     pub fn batches_ahead(&self) -> usize {
         self.ring() - 1

@@ -93,7 +93,8 @@ function prepare(plan) {
     for (let s = 0; s < count; s++) measured[s + 1] = measured[s] + (plan.measured_ns[s] || 0);
     if (measured[count] > 0) made.edges.measured = measured;
   }
-  made.constant = [view.pipeline_bytes, view.other_bytes, plan.gap_bytes];
+  made.space = view.spaces[plan.space];
+  made.constant = [made.space.pipeline_bytes, made.space.total_bytes - made.space.arena_bytes - made.space.pipeline_bytes, plan.gap_bytes];
   made.base = made.constant.reduce((a, b) => a + b, 0);
   made.held = held(made, () => 0, 1);
   made.total = new Float64Array(count);
@@ -156,7 +157,6 @@ const now = { plan: largest, by: "kind", axis: "steps", from: 0, to: 1, cursor: 
 const current = () => prepared[now.plan] || (prepared[now.plan] = prepare(view.plans[now.plan]));
 const edges = () => current().edges[now.axis] || current().edges.steps;
 let stack = { list: [], of: () => -1 };
-const space = view.spaces[0];
 
 // ---- canvas ------------------------------------------------------------------------------------------------------------
 function open(canvas) {
@@ -258,7 +258,7 @@ const place = (x, width) => {
 // ---- the timeline ------------------------------------------------------------------------------------------------------
 function drawTimeline() {
   const canvas = $("timeline"), g = open(canvas), made = current();
-  const width = Math.max(1, Math.floor(g.width - LEFT - RIGHT)), line = space.line_bytes;
+  const width = Math.max(1, Math.floor(g.width - LEFT - RIGHT)), line = made.space.line_bytes;
   // A line far above the peak is named at the edge, so that the bands can be read.
   const far = line !== null && line > made.most * 1.6;
   const most = Math.max(made.most, line !== null && !far ? line : 0) * 1.04 || 1;
@@ -300,9 +300,11 @@ function drawTimeline() {
     g.c.lineTo(x - 5, y(made.most) - 8);
     g.c.lineTo(x + 5, y(made.most) - 8);
     g.c.fill();
-    g.c.textBaseline = "bottom";
     g.c.textAlign = x > LEFT + width * .7 ? "right" : "left";
-    label(g.c, "peak " + bytes(made.most), x + (g.c.textAlign === "right" ? -8 : 8), Math.max(14, y(made.most) - 1));
+    // Below the peak where the line and its name are just above.
+    const below = line !== null && !far && y(made.most) - y(line) < 18;
+    g.c.textBaseline = below ? "top" : "bottom";
+    label(g.c, "peak " + bytes(made.most), x + (g.c.textAlign === "right" ? -8 : 8), below ? y(made.most) + 4 : Math.max(14, y(made.most) - 1));
   }
   if (now.cursor !== null) {
     const at = place((e[now.cursor] + e[now.cursor + 1]) / 2, width);
@@ -539,7 +541,8 @@ function drawHeader() {
   const first = view.plans[0], made0 = prepared[largest];
   $("title").textContent = view.title;
   $("subtitle").textContent = "Planned for " + view.target;
-  const tiles = view.spaces.flatMap((space) => {
+  // Of many spaces the load sheet has a table.
+  const tiles = (many() ? view.spaces.slice(0, 1) : view.spaces).flatMap((space) => {
     const over = space.line_bytes !== null && space.total_bytes > space.line_bytes;
     const peak = tile("Planned peak, " + space.name, bytes(space.total_bytes), grouped(space.total_bytes) + " bytes", over ? "bad" : "");
     if (space.line_bytes === null) return [peak, tile("Line, " + space.name, "none", "no limit was drawn")];
@@ -559,6 +562,7 @@ function drawHeader() {
   $("tiles").replaceChildren(...tiles);
   $("notes").replaceChildren(...view.notes.map((note) => element("li", note)));
 }
+const many = () => view.spaces.length > 2;
 const ARENA_KIND = { "parameters": 0, "optimizer state": 1, "averages": 2, "statistics": 2, "batch": 3, "kept": 4, "in use": 8, "accumulators": 7, "workspace": 9 };
 function drawSheets() {
   const blocks = view.spaces.map((space) => {
@@ -569,7 +573,7 @@ function drawSheets() {
     const arena = space.arena.length ? space.arena : space.arena_bytes > 0 ? [{ name: "arena", bytes: space.arena_bytes, note: "offloaded states and values" }] : [];
     arena.forEach((entry) => parts.push([entry, entry.name === "alignment and gaps" ? outsideColour(2) : kindColour(ARENA_KIND[entry.name] === undefined ? 6 : ARENA_KIND[entry.name]), "arena"]));
     space.outside.forEach((entry, i) => parts.push([entry, "hsl(" + (185 + i * 9) + " " + (dark.matches ? "16% " + (38 + i % 2 * 14) + "%" : "18% " + (58 + i % 2 * 14) + "%") + ")", "outside"]));
-    const heading = element("h3", space.name[0].toUpperCase() + space.name.slice(1) + ": " + bytes(space.total_bytes) + (space.line_bytes === null ? "" : " of " + bytes(space.line_bytes)));
+    const heading = element("h3", (space.name.includes(":") ? space.name : space.name[0].toUpperCase() + space.name.slice(1)) + ": " + bytes(space.total_bytes) + (space.line_bytes === null ? "" : " of " + bytes(space.line_bytes)));
     const bar = element("div", undefined, "bar");
     bar.setAttribute("role", "img");
     bar.setAttribute("aria-label", "Load sheet of " + space.name + " as a bar; the table below has its entries.");
@@ -604,6 +608,15 @@ function drawSheets() {
     block.append(more);
     return block;
   });
+  if (many()) {
+    const block = element("div"), scroll = element("div", undefined, "scroll"), table = element("table");
+    fill(table, "", [["where"], ["planned peak", true], ["line", true], ["left", true], ["arena", true]],
+      view.spaces.map((space) => [space.name, bytes(space.total_bytes), bytes(space.line_bytes), space.line_bytes === null ? "–" : bytes(space.line_bytes - space.total_bytes), bytes(space.arena_bytes)]));
+    table.id = "spaces";
+    scroll.append(table);
+    block.append(element("p", "Each has its own plan and arena; choose it under Batch, below.", "hint"), scroll);
+    blocks.unshift(block);
+  }
   if (view.file.length) {
     const block = element("div"), table = element("table");
     fill(table, "", [["entry"], ["size", true], ["note"]], view.file.map((entry) => [entry.name, bytes(entry.bytes), entry.note]));
@@ -615,7 +628,7 @@ function drawSheets() {
 
 // ---- curve and alternatives --------------------------------------------------------------------------------------------
 function drawCurve() {
-  const points = view.curve, others = view.alternatives;
+  const points = view.curve, others = view.alternatives, space = view.spaces[0];
   $("curve-section").hidden = points.length === 0 && others.length === 0;
   $("curve-figure").hidden = points.length === 0;
   if (points.length) {
@@ -641,9 +654,11 @@ function drawCurve() {
       g.c.beginPath();
       g.c.arc(at, y(today.nanoseconds), 6, 0, 7);
       g.c.fill();
-      g.c.textBaseline = "bottom";
+      // Below the curve, which falls to the right, unless the axis is there.
+      const low = y(today.nanoseconds) > g.height - BOTTOM - 24;
+      g.c.textBaseline = low ? "bottom" : "top";
       g.c.textAlign = at > LEFT + width / 2 ? "right" : "left";
-      label(g.c, "today: " + (space.line_bytes === null ? "no line" : bytes(line)) + ", " + time(today.nanoseconds), at + (g.c.textAlign === "right" ? -9 : 9), y(today.nanoseconds) - 6);
+      label(g.c, "today: " + (space.line_bytes === null ? "no line" : bytes(line)) + ", " + time(today.nanoseconds), at + (g.c.textAlign === "right" ? -9 : 9), y(today.nanoseconds) + (low ? -6 : 8));
     }
     across(g, least, most, bytes);
     canvas.setAttribute("aria-label", "Line against predicted time of a step; the table below has the points.");

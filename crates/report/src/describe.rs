@@ -2,10 +2,11 @@
 
 use crate::view::VERSION;
 use crate::{Kind, PlanView, SpaceView, Steps, Tensors, Transfers, View};
-use plimsoll_graph::{NodeId, Origin, Role, ValueId};
+use plimsoll_graph::op::Exchange;
+use plimsoll_graph::{Graph, NodeId, Op, Origin, Role, ValueId};
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, batch_type_in_words, op_in_words};
 use plimsoll_plan::{
-    Action, BufferId, BufferKind, ExecutionPlan, LoadSheet, Offloaded, PlanSet, Queue, StateHome,
+    Action, BufferId, BufferKind, Entry, ExecutionPlan, LoadSheet, Offloaded, PlanSet, Queue, StateHome,
     StatePlacement, StepTime,
 };
 use plimsoll_transform::LOSS;
@@ -33,12 +34,18 @@ const PIPELINE: [&str; 6] = ["data set", "input workers", "decoders", "shuffle b
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn describe(title: &str, plans: &PlanSet, times: &[Vec<StepTime>]) -> View {
-    let sheet = &plans.sheet;
-    let is_pipeline =
-        |name: &str| [BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS].contains(&name) || PIPELINE.contains(&name);
-    let pipeline_bytes = sheet.outside.iter().filter(|entry| is_pipeline(&entry.name)).map(|e| e.bytes);
-    let pipeline_bytes = pipeline_bytes.sum::<usize>() as u64;
-    let outside_bytes = (sheet.total_bytes - sheet.arena_bytes) as u64;
+    describe_under(title, &plans.sheet, plans, times)
+}
+
+/// As [`describe`], with another account than that of the set: a device's own, where the set's is that of its process.
+pub fn describe_under(title: &str, sheet: &LoadSheet, plans: &PlanSet, times: &[Vec<StepTime>]) -> View {
+    let times = |plan: usize| times.get(plan).map_or(&[][..], Vec::as_slice);
+    let views = plans.plans.iter().enumerate().map(|(i, plan)| plan_view(plan, plans, times(i)));
+    View { plans: views.collect(), ..account(title, sheet) }
+}
+
+/// The view of an account alone, without plans: [`View::add_device`] adds those of several devices or processes.
+pub fn account(title: &str, sheet: &LoadSheet) -> View {
     View {
         version: VERSION,
         title: title.to_string(),
@@ -46,11 +53,7 @@ pub fn describe(title: &str, plans: &PlanSet, times: &[Vec<StepTime>]) -> View {
         kinds: Kind::ALL.map(|kind| kind.name().to_string()).into(),
         spaces: spaces(sheet),
         file: sheet.offloaded.clone(),
-        pipeline_bytes,
-        other_bytes: outside_bytes.saturating_sub(pipeline_bytes),
-        plans: (plans.plans.iter().enumerate())
-            .map(|(i, plan)| plan_view(plan, plans, times.get(i).map_or(&[][..], Vec::as_slice)))
-            .collect(),
+        plans: Vec::new(),
         notes: sheet.price().into_iter().chain(sheet.notes.iter().cloned()).collect(),
         unlimited_ns: sheet.unlimited_ns,
         curve: Vec::new(),
@@ -61,6 +64,11 @@ pub fn describe(title: &str, plans: &PlanSet, times: &[Vec<StepTime>]) -> View {
 
 fn spaces(sheet: &LoadSheet) -> Vec<SpaceView> {
     let line = |bytes: usize| (bytes != usize::MAX).then_some(bytes as u64);
+    let is_pipeline =
+        |name: &str| [BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS].contains(&name) || PIPELINE.contains(&name);
+    let pipeline = |outside: &[Entry]| -> u64 {
+        outside.iter().filter(|entry| is_pipeline(&entry.name)).map(|entry| entry.bytes as u64).sum()
+    };
     let first = SpaceView {
         name: if sheet.host.is_some() { "device memory" } else { "memory" }.to_string(),
         line_bytes: line(sheet.line_bytes),
@@ -68,6 +76,7 @@ fn spaces(sheet: &LoadSheet) -> Vec<SpaceView> {
         arena_bytes: sheet.arena_bytes as u64,
         arena: sheet.arena.clone(),
         outside: sheet.outside.iter().filter(|entry| entry.bytes > 0).cloned().collect(),
+        pipeline_bytes: pipeline(&sheet.outside),
     };
     let host = sheet.host.as_ref().map(|host| SpaceView {
         name: "host memory".to_string(),
@@ -76,6 +85,7 @@ fn spaces(sheet: &LoadSheet) -> Vec<SpaceView> {
         arena_bytes: host.arena_bytes as u64,
         arena: Vec::new(),
         outside: host.outside.iter().filter(|entry| entry.bytes > 0).cloned().collect(),
+        pipeline_bytes: pipeline(&host.outside),
     });
     std::iter::once(first).chain(host).collect()
 }
@@ -138,7 +148,7 @@ impl Names {
 
 impl<'p> Builder<'p> {
     fn new(plan: &'p ExecutionPlan, set: &'p PlanSet) -> Self {
-        let loss = plan.graph.output(LOSS).and_then(|loss| plan.graph.producer(loss));
+        let loss = loss_node(&plan.graph);
         // Without states that are written there is no backward.
         let trains = plan.graph.states.iter().any(|s| s.role == Role::Parameter && s.output.is_some());
         let mut readers = HashMap::new();
@@ -389,6 +399,7 @@ impl<'p> Builder<'p> {
         let mut view = PlanView {
             name: plan.name.clone(),
             title: batch_type_in_words(&plan.name),
+            space: 0,
             micro_batches: plan.graph.micro_batches as u64,
             peak_bytes: plan.peak_bytes as u64,
             gap_bytes: 0,
@@ -409,6 +420,21 @@ impl<'p> Builder<'p> {
         view.gap_bytes = view.peak_bytes.saturating_sub(most);
         view
     }
+}
+
+/// The node that computes the loss. One of several devices has the whole loss only when all sums are shared, at the end of the step: there it
+/// is where the sum of the losses is received.
+fn loss_node(graph: &Graph) -> Option<NodeId> {
+    let loss = graph.output(LOSS)?;
+    let producer = graph.producer(loss)?;
+    let node = graph.node(producer);
+    let Op::Exchange(Exchange::Share { chains, .. }) = &node.op else { return Some(producer) };
+    let of_loss = node.outputs.iter().position(|&value| value == loss).and_then(|at| chains.get(at))?;
+    let receives = |id: &NodeId| match &graph.node(*id).op {
+        Op::Exchange(Exchange::Receive { chain, .. } | Exchange::Take { chain, .. }) => chain == of_loss,
+        _ => false,
+    };
+    graph.node_ids().find(receives)
 }
 
 fn role_kind(role: Role) -> Kind {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version of the data: readers refuse others.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest text of a view that is read.
 const MAX_BYTES: usize = 256 << 20;
 
@@ -77,14 +77,10 @@ pub struct View {
     pub target: String,
     /// The names of the kinds, by number.
     pub kinds: Vec<String>,
-    /// The memory spaces: that of the arena first.
+    /// The memory spaces: that of the arena first, or, of a process with several devices, the whole of it.
     pub spaces: Vec<SpaceView>,
     /// What the spill file holds.
     pub file: Vec<Entry>,
-    /// Bytes of the data pipeline outside the arena, in the space of the arena.
-    pub pipeline_bytes: u64,
-    /// Every other byte outside the arena there.
-    pub other_bytes: u64,
     /// The plans of all batch types.
     pub plans: Vec<PlanView>,
     /// What the line costs, and other notes, a sentence each.
@@ -114,6 +110,15 @@ pub struct SpaceView {
     pub arena: Vec<Entry>,
     /// What lies outside it.
     pub outside: Vec<Entry>,
+    /// Bytes of the data pipeline among them.
+    pub pipeline_bytes: u64,
+}
+
+impl SpaceView {
+    /// Every byte outside the arena.
+    pub fn outside_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.arena_bytes)
+    }
 }
 
 /// One plan.
@@ -123,6 +128,8 @@ pub struct PlanView {
     pub name: String,
     /// The same in words.
     pub title: String,
+    /// The memory space of its arena: an index into [`View::spaces`].
+    pub space: u32,
     /// Micro-batches of a step.
     pub micro_batches: u64,
     /// Its part of the arena.
@@ -300,10 +307,30 @@ impl View {
         if view.version != VERSION {
             return Err(ViewError(format!("it has version {}, this program reads {VERSION}", view.version)));
         }
-        match view.plans.iter().all(|plan| plan.is_whole(view.kinds.len())) && !view.spaces.is_empty() {
+        let is_whole =
+            |plan: &PlanView| (plan.space as usize) < view.spaces.len() && plan.is_whole(view.kinds.len());
+        match view.plans.iter().all(is_whole) && !view.spaces.is_empty() {
             true => Ok(view),
             false => Err(wrong("its tables do not fit together")),
         }
+    }
+
+    /// Adds what a device or process of this name has: its spaces, its plans, and what it keeps in its spill file.
+    pub fn add_device(&mut self, name: &str, device: Self) {
+        let before = self.spaces.len() as u32;
+        let alone = device.spaces.len() == 1;
+        self.spaces.extend(device.spaces.into_iter().map(|space| SpaceView {
+            name: if alone { name.to_string() } else { format!("{name}, {}", space.name) },
+            ..space
+        }));
+        self.plans.extend(device.plans.into_iter().map(|plan| PlanView {
+            name: format!("{name}: {}", plan.name),
+            title: format!("{name}: {}", plan.title),
+            space: before + plan.space,
+            ..plan
+        }));
+        let file = device.file.into_iter();
+        self.file.extend(file.map(|entry| Entry { name: format!("{name}: {}", entry.name), ..entry }));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why a tensor is where it is: kept, rematerialized or offloaded, and what the other ways would cost.
 
-use crate::{Kind, PlanView, View};
+use crate::{Kind, PlanView, SpaceView, View};
 use plimsoll_plan::{Direction, PlanSet, StateHome, Tier, Tiers, in_words, time_in_words};
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -72,6 +72,11 @@ fn bytes(count: u64) -> String {
 }
 
 impl Teller<'_> {
+    /// The memory space of the plan's arena.
+    fn space(&self) -> &SpaceView {
+        &self.view.spaces[self.plan.space as usize]
+    }
+
     fn kind(&self, tensor: usize) -> Kind {
         Kind::ALL[usize::from(self.plan.tensors.kind[tensor]) % Kind::ALL.len()]
     }
@@ -125,7 +130,7 @@ impl Teller<'_> {
             .filter(|&&i| plan.tensors.first[i] <= peak && peak <= plan.tensors.last[i])
             .map(|&i| plan.tensors.bytes[i])
             .sum::<u64>();
-        let space = &self.view.spaces[0];
+        let space = self.space();
         let line = match space.line_bytes {
             None => "there is no line".to_string(),
             Some(line) if line < space.total_bytes => {
@@ -160,13 +165,12 @@ impl Teller<'_> {
         let held = &self.held[from as usize..=(to as usize).min(self.held.len() - 1)];
         let most = held.iter().max().copied().unwrap_or(0);
         let all = self.held.iter().max().copied().unwrap_or(0);
-        let outside = self.view.pipeline_bytes + self.view.other_bytes + self.plan.gap_bytes;
-        outside + all.max(most + more)
+        self.space().outside_bytes() + self.plan.gap_bytes + all.max(most + more)
     }
 
     /// What keeping bytes in these steps would do to the peak.
     fn keeping(&self, more: u64, from: u32, to: u32) -> String {
-        let (space, peak) = (&self.view.spaces[0], self.peak_with(more, from, to));
+        let (space, peak) = (self.space(), self.peak_with(more, from, to));
         let now = space.total_bytes;
         let rise = peak.saturating_sub(now);
         match space.line_bytes {

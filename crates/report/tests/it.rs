@@ -48,7 +48,7 @@ fn most_held(view: &View, plan: usize) -> u64 {
 /// Checks a view against its plans, and the other way round.
 fn check(what: &str, plans: &TrainingPlan) -> View {
     let view = view(plans);
-    let outside = view.pipeline_bytes + view.other_bytes;
+    let outside = view.spaces[0].outside_bytes();
     let tops: Vec<u64> =
         (0..view.plans.len()).map(|i| outside + most_held(&view, i) + view.plans[i].gap_bytes).collect();
     assert_eq!(tops.iter().max(), Some(&(plans.sheet.total_bytes as u64)), "{what}");
@@ -162,7 +162,7 @@ fn damaged_descriptions_are_refused() {
     let plans = trainer(deep(2, &[]), 64).plan(&data(&deep(2, &[]))).unwrap();
     let whole = view(&plans);
     type Damage = fn(&mut View);
-    let damages: [Damage; 9] = [
+    let damages: [Damage; 10] = [
         |view| view.version = 99,
         |view| view.spaces.clear(),
         |view| view.plans[0].steps.layer[0] = u32::MAX,
@@ -171,6 +171,7 @@ fn damaged_descriptions_are_refused() {
         |view| view.plans[0].tensors.last[0] = u32::MAX,
         |view| view.plans[0].tensors.first[0] = u32::MAX,
         |view| view.plans[0].peak_step = u32::MAX,
+        |view| view.plans[0].space = 1,
         |view| view.plans[0].measured_ns = vec![Some(1)],
     ];
     for (i, damage) in damages.into_iter().enumerate() {

@@ -16,12 +16,18 @@ fn data(page: &Path) -> Value {
     serde_json::from_str(&text[start..start + end]).unwrap()
 }
 
-/// The highest point of a page's timeline, added up as the page does.
+/// The highest point of a page's timelines, added up as the page does.
 fn highest(view: &Value) -> f64 {
+    (0..view["spaces"].as_array().unwrap().len()).map(|space| highest_in(view, space)).fold(0.0, f64::max)
+}
+
+/// That of the plans in a memory space.
+fn highest_in(view: &Value, space: usize) -> f64 {
     let numbers =
         |value: &Value| value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect::<Vec<_>>();
-    let outside = number(view, "pipeline_bytes") + number(view, "other_bytes");
     let of_plan = |plan: &Value| {
+        let space = &view["spaces"][space];
+        let outside = number(space, "total_bytes") - number(space, "arena_bytes");
         let t = &plan["tensors"];
         let [first, last, footprint] = ["first", "last", "footprint"].map(|column| numbers(&t[column]));
         let mut held = vec![0_i64; plan["steps"]["layer"].as_array().unwrap().len() + 1];
@@ -36,7 +42,8 @@ fn highest(view: &Value) -> f64 {
         });
         most.max().unwrap() as f64 + number(plan, "gap_bytes") + outside
     };
-    view["plans"].as_array().unwrap().iter().map(of_plan).fold(0.0, f64::max)
+    let plans = view["plans"].as_array().unwrap().iter().filter(|plan| number(plan, "space") == space as f64);
+    plans.map(of_plan).fold(0.0, f64::max)
 }
 
 fn refused(output: &Output, status: i32, words: &[&str]) {
@@ -122,6 +129,64 @@ fn a_runs_page_has_what_was_measured_up_to_a_cut() {
     refused(&plimsoll(&["report", &out]), 2, &["plan.json"]);
     refused(&plimsoll(&["report", &scratch.path("none")]), 2, &["plan.json", "train --out"]);
     refused(&plimsoll(&["train", "--report"]), 2, &["--report", "--out"]);
+}
+
+/// Names of a page's memory spaces.
+fn spaces(view: &Value) -> Vec<&str> {
+    view["spaces"].as_array().unwrap().iter().filter_map(|space| space["name"].as_str()).collect()
+}
+
+#[test]
+fn a_page_of_several_devices_or_ranks_has_the_line_timeline_and_arena_of_each() {
+    let scratch = Scratch::new("devices-page");
+    let page = scratch.path("devices.html");
+    let model = ["--json", "--model=mlp", "--width=64", "--batch=192", "--data=synthetic", "--threads=2"];
+    let lines = ["--replicas=2", "--device-memory=cpu:1=24MiB"];
+    let answer = json(&plimsoll(&[&["plan", "--report", &page], &model[..], &lines].concat()));
+    let view = data(Path::new(&page));
+    assert_eq!(spaces(&view), ["whole process", "cpu:0", "cpu:1"]);
+    assert_eq!(view["spaces"][0]["total_bytes"], answer["planned_peak_bytes"]);
+    assert_eq!(view["spaces"][2]["line_bytes"], 24 << 20);
+    for (i, device) in answer["load_sheet"]["devices"].as_array().unwrap().iter().enumerate() {
+        let space = &view["spaces"][i + 1];
+        for field in ["total_bytes", "arena_bytes"] {
+            assert_eq!(space[field], device[field], "{field} of cpu:{i}");
+        }
+        let line = device["line_bytes"].as_u64().filter(|line| *line != u64::MAX);
+        assert_eq!(space["line_bytes"].as_u64(), line, "cpu:{i}");
+        assert_eq!(highest_in(&view, i + 1), number(device, "total_bytes"), "cpu:{i}");
+    }
+    let titles: Vec<&str> =
+        view["plans"].as_array().unwrap().iter().filter_map(|plan| plan["title"].as_str()).collect();
+    assert!(titles.iter().any(|title| title.starts_with("cpu:1: training")), "{titles:?}");
+    // What backward reads is told from the rest on every device.
+    for plan in view["plans"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|plan| plan["title"].as_str().unwrap().contains("training"))
+    {
+        let kinds = plan["tensors"]["kind"].as_array().unwrap();
+        let named = |kind: &Value| view["kinds"][kind.as_u64().unwrap() as usize].as_str().unwrap();
+        for kind in ["saved activations", "gradients"] {
+            assert!(kinds.iter().any(|k| named(k) == kind), "no {kind} in {}", plan["title"]);
+        }
+    }
+    // The page of the run, with what was measured.
+    let out = scratch.path("run");
+    let run = ["train", "--replicas=2", "--steps=2", "--report", "--out", &out];
+    let report = json(&plimsoll(&[&run[..], &model].concat()));
+    let view = data(&Path::new(&out).join("report.html"));
+    assert_eq!(spaces(&view), ["whole process", "cpu:0", "cpu:1"]);
+    assert_eq!(view["measured"]["planned_bytes"], report["planned_peak_bytes"]);
+    assert_eq!(view["measured"]["by_step"].as_array().unwrap().len(), 2);
+    let answer = json(&plimsoll(&[&["plan", "--ranks=3", "--report", &page], &model[..]].concat()));
+    let view = data(Path::new(&page));
+    assert_eq!(spaces(&view), ["rank 0", "rank 1", "rank 2"]);
+    for (i, rank) in answer["ranks"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(view["spaces"][i]["line_bytes"], rank["line_bytes"], "rank {i}");
+        assert_eq!(highest_in(&view, i), number(rank, "planned_peak_bytes"), "rank {i}");
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ fn a_new_head_loads_what_fits_and_names_the_rest() {
     let refused = plimsoll(&run);
     let message = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{message}");
+    // Before anything is planned, and with a folder of checkpoints, too.
+    assert!(refused.stdout.is_empty(), "{}", text(&refused.stdout));
     for word in
         ["`dense3/kernel` has the shape [84, 10] there and [84, 12] here", "`dense3/bias`", "--new-head"]
     {
@@ -72,6 +74,18 @@ fn a_new_head_loads_what_fits_and_names_the_rest() {
     );
     let file = scratch.0.join("ten/weights.safetensors");
     let whole = fs::read(&file).unwrap();
+    let small = scratch.path("small");
+    json(&plimsoll(&["train", "--json", "--classes=9", "--data=synthetic", "--steps=1", "--out", &small]));
+    fs::remove_file(scratch.0.join("small/weights.safetensors")).unwrap();
+    let checkpoints = plimsoll(&["train", "--steps=1", "--weights", &small]);
+    let message = text(&checkpoints.stderr);
+    assert!(checkpoints.status.code() == Some(2) && checkpoints.stdout.is_empty(), "{message}");
+    assert!(message.contains("`dense3/kernel` has the shape [84, 9] there and [84, 10] here"), "{message}");
+    // Nothing of another model fits, whatever the head.
+    let none = plimsoll(&["train", "--steps=1", "--model=resnet20", "--new-head", "--weights", &out]);
+    let message = text(&none.stderr);
+    assert!(none.status.code() == Some(2) && none.stdout.is_empty(), "{message}");
+    assert!(message.contains("none of its tensors is one of the model's"), "{message}");
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let (code, message) = status(&["--weights", &out]);
     assert!(code == Some(2) && message.contains("weights.safetensors"), "{message}");

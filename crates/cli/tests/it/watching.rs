@@ -227,6 +227,36 @@ fn runs_are_compared_and_plotted() {
     assert!(advice["run"]["folder"].is_string(), "{advice}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn files_that_cannot_be_written_are_refused_before_the_run_is_planned() {
+    let scratch = Scratch::new("not-writable");
+    let board = scratch.write("board", b"");
+    // Nobody, not even root, makes files in /proc.
+    for (flag, name) in [
+        ("--tensorboard", "/proc/x"),
+        ("--tensorboard", "/proc"),
+        ("--tensorboard", board.to_str().unwrap()),
+        ("--trace", "/proc/x"),
+        ("--log", "/proc/x.jsonl"),
+        ("--report", "/proc/x.html"),
+    ] {
+        let output = plimsoll(&[&SHORT[..], &[flag, name]].concat());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flag} {name}: {message}");
+        assert!(output.stdout.is_empty(), "{flag} {name}: it was planned");
+        assert!(message.contains(&format!("{flag} {name}")) && message.contains("name a"), "{message}");
+    }
+    // What is there stays, and nothing is left of a trial.
+    let kept = scratch.write("kept.jsonl", b"before");
+    let folder = scratch.path("folder");
+    let low =
+        ["--log", kept.to_str().unwrap(), "--tensorboard", &folder, "--memory", "40MiB", "--spill=none"];
+    assert_eq!(plimsoll(&[&SHORT[..], &low].concat()).status.code(), Some(3));
+    assert_eq!(fs::read(&kept).unwrap(), b"before");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
 #[test]
 fn the_terminal_needs_one() {
     refused(&[&SHORT[..], &["--tui"]].concat(), "--tui needs a terminal");

@@ -9,5 +9,6 @@ mod export;
 mod line_holds;
 mod own_program;
 mod planning;
+mod swap;
 mod under_lines;
 mod watchdog;

@@ -7,7 +7,7 @@ use super::layout::{Layout, SavedTensor, Slices, file_element, state_row};
 use super::sparse::{self, SparsePlace, kept_in_state};
 use super::tensor_file::{self, Live, Opened, States, dtype_name};
 use crate::TrainError;
-use crate::session::parameter_of;
+use crate::session::{averaged, parameter_of};
 use plimsoll_export::{ExportError, Weights};
 use plimsoll_graph::{Graph, Role};
 use plimsoll_nn::{AVERAGE, MASK, RANGES};
@@ -255,6 +255,18 @@ impl Matched {
             }
         }
     }
+
+    /// Refuses what differs, or, with `partly`, what has nothing in common.
+    fn check(&self, path: &Path, partly: bool) -> Result<(), TrainError> {
+        if !partly && !self.differences.is_empty() {
+            let (path, differences) = (path.display().to_string(), self.differences.clone());
+            return Err(TrainError::WeightsDiffer { path, differences });
+        }
+        match self.places.is_empty() {
+            true => Err(tensor_file::wrong(path, "none of its tensors is one of the model's")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The most bytes of a header of a model with so many states.
@@ -272,11 +284,37 @@ fn checkpoint_names(own: &str) -> Vec<String> {
     vec![format!("{own}/{AVERAGE}"), own.to_string()]
 }
 
-/// The states of plans but the optimizer's moments; a running average has its parameter's name.
+/// The states of plans that a weights file has.
 fn loaded_states(plans: &PlanSet) -> Vec<(usize, &str, &TensorType)> {
-    let states =
-        plans.states.iter().enumerate().filter(|(_, s)| !matches!(s.role, Role::Moment | Role::Mask));
-    states.map(|(i, state)| (i, parameter_of(state).unwrap_or(&state.name), &state.ty)).collect()
+    weights_among(plans.states.iter().map(|state| (state.name.as_str(), state.role, &state.ty)))
+}
+
+/// Of states, given by name, role and type, all but the optimizer's moments; a running average has its parameter's name.
+fn weights_among<'s>(
+    states: impl Iterator<Item = (&'s str, Role, &'s TensorType)>,
+) -> Vec<(usize, &'s str, &'s TensorType)> {
+    let weights = states.enumerate().filter(|(_, (_, role, _))| !matches!(role, Role::Moment | Role::Mask));
+    weights.map(|(i, (name, role, ty))| (i, averaged(name, role).unwrap_or(name), ty)).collect()
+}
+
+/// Refuses a weights file, or a run's folder, that does not hold the weights of a training step: all of them, or, with `partly`, any.
+/// Only headers are read.
+pub(crate) fn check(path: &Path, step: &Graph, partly: bool) -> Result<(), TrainError> {
+    let states = step.states.iter().map(|state| (state.name.as_str(), state.role, step.ty(state.input)));
+    let states = weights_among(states);
+    let file = path.join(WEIGHTS_FILE);
+    if path.is_dir() && !file.exists() {
+        let fits = |path: &Path| {
+            let opened = tensor_file::open(path, MAX_HEADER_BYTES)?;
+            matched(&states, &opened, path, checkpoint_names)?.check(path, partly)
+        };
+        return newest(path, fits).map(drop);
+    }
+    let path = if path.is_dir() { &file } else { path };
+    let opened = tensor_file::open(path, max_header(step.states.len()))?;
+    let mut matched = matched(&states, &opened, path, all_names)?;
+    matched.tell_unknown();
+    matched.check(path, partly)
 }
 
 /// Loads parameters and running statistics, under Plimsoll's names, PyTorch's or Keras's. Where file and model differ it is an
@@ -318,15 +356,9 @@ fn read_matched(
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
-    let Matched { places, differences, names } = matched;
-    if !partly && !differences.is_empty() {
-        return Err(TrainError::WeightsDiffer { path: path.display().to_string(), differences });
-    }
-    if places.is_empty() {
-        return Err(tensor_file::wrong(path, "none of its tensors is one of the model's"));
-    }
-    read_all(prepared, plans, file.file, &places, path)?;
-    Ok(names)
+    matched.check(path, partly)?;
+    read_all(prepared, plans, file.file, &matched.places, path)?;
+    Ok(matched.names)
 }
 
 /// Finds states, given by number, name and type, in a file, under the first of their names that the file has.

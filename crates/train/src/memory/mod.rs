@@ -12,6 +12,7 @@ pub(crate) use process::thread_bytes;
 pub use watchdog::Watchdog;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// The largest resident set this process ever had (`VmHWM`), swap included, in bytes; `None` where the system does not
 /// report it.
@@ -78,17 +79,24 @@ impl Swap {
 
 /// The swap of this machine, as this process may use it; `None` where the system does not tell.
 pub fn swap() -> Option<Swap> {
-    let total_bytes = meminfo("SwapTotal")?;
-    let used_bytes = total_bytes.saturating_sub(meminfo("SwapFree").unwrap_or(0));
-    let allowed_bytes = group_files().into_iter().filter_map(swap_limit).min().unwrap_or(usize::MAX);
-    Some(Swap { total_bytes, used_bytes, allowed_bytes, own_bytes: status("VmSwap").unwrap_or(0) })
+    swap_of(Path::new("/"))
+}
+
+/// The same of a system whose files lie below this folder.
+fn swap_of(root: &Path) -> Option<Swap> {
+    let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let total_bytes = sized(&meminfo, "SwapTotal")?;
+    let used_bytes = total_bytes.saturating_sub(sized(&meminfo, "SwapFree").unwrap_or(0));
+    let allowed_bytes = group_files(root).into_iter().filter_map(swap_limit).min().unwrap_or(usize::MAX);
+    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let own_bytes = sized(&status, "VmSwap").unwrap_or(0);
+    Some(Swap { total_bytes, used_bytes, allowed_bytes, own_bytes })
 }
 
 /// The swap that a control group allows: version 2 states it, version 1 states it together with memory.
 fn swap_limit(GroupFiles { folder, version_two }: GroupFiles) -> Option<usize> {
-    let read = |file: &str| -> Option<usize> {
-        fs::read_to_string(format!("{folder}/{file}")).ok()?.trim().parse().ok()
-    };
+    let read =
+        |file: &str| -> Option<usize> { fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok() };
     if version_two {
         return read("memory.swap.max");
     }
@@ -115,26 +123,27 @@ struct Group {
 
 /// The folder of a control group's files.
 struct GroupFiles {
-    folder: String,
+    folder: PathBuf,
     version_two: bool,
 }
 
-/// The control groups of this process that account for memory, cgroup v1 or v2, ancestors included.
-fn group_files() -> Vec<GroupFiles> {
+/// The control groups of this process that account for memory, cgroup v1 or v2, ancestors included, of a system whose files lie
+/// below this folder.
+fn group_files(root: &Path) -> Vec<GroupFiles> {
     let mut found = Vec::new();
-    for line in fs::read_to_string("/proc/self/cgroup").unwrap_or_default().lines() {
+    for line in fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default().lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
-        let (root, version_two) = match controllers {
-            "" => ("/sys/fs/cgroup", true),
-            c if c.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", false),
+        let (controller, version_two) = match controllers {
+            "" => ("sys/fs/cgroup", true),
+            c if c.split(',').any(|c| c == "memory") => ("sys/fs/cgroup/memory", false),
             _ => continue,
         };
         let mut path = path.trim_end_matches('/');
         loop {
-            found.push(GroupFiles { folder: format!("{root}{path}"), version_two });
+            found.push(GroupFiles { folder: root.join(format!("{controller}{path}")), version_two });
             match path.rfind('/') {
                 Some(end) => path = &path[..end],
                 None => break,
@@ -151,19 +160,18 @@ fn groups() -> Vec<Group> {
             true => ("memory.max", "memory.current"),
             false => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         };
-        let read = |file: &str| -> Option<usize> {
-            fs::read_to_string(format!("{folder}/{file}")).ok()?.trim().parse().ok()
-        };
+        let read =
+            |file: &str| -> Option<usize> { fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok() };
         let limit_bytes = read(limit)?;
         // The kernel drops file cache when memory is short.
-        let used = read(usage).unwrap_or(0).saturating_sub(droppable(&format!("{folder}/memory.stat")));
+        let used = read(usage).unwrap_or(0).saturating_sub(droppable(&folder.join("memory.stat")));
         Some(Group { limit_bytes, free_bytes: limit_bytes.saturating_sub(used) })
     };
-    group_files().into_iter().filter_map(group).collect()
+    group_files(Path::new("/")).into_iter().filter_map(group).collect()
 }
 
 /// File cache of a control group, in bytes.
-fn droppable(stat: &str) -> usize {
+fn droppable(stat: &Path) -> usize {
     let text = fs::read_to_string(stat).unwrap_or_default();
     let field = |name: &str| {
         text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse::<usize>().ok())
@@ -191,5 +199,55 @@ pub fn configure_heap() {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_testing::Scratch;
+
+    const GIB: usize = 1 << 30;
+
+    /// A system with 4 GiB of swap, of which this process holds 3 MiB.
+    fn system(name: &str, cgroup: &str, files: &[(&str, &str)]) -> Option<Swap> {
+        let scratch = Scratch::new(name);
+        scratch
+            .write("proc/meminfo", b"MemTotal: 16777216 kB\nSwapTotal:  4194304 kB\nSwapFree: 3145728 kB\n");
+        scratch.write("proc/self/status", b"VmRSS:\t 9999 kB\nVmSwap:\t    3072 kB\n");
+        scratch.write("proc/self/cgroup", cgroup.as_bytes());
+        for (file, text) in files {
+            scratch.write(&format!("sys/fs/cgroup/{file}"), text.as_bytes());
+        }
+        swap_of(&scratch.0)
+    }
+
+    #[test]
+    fn swap_is_what_the_system_has_and_the_tightest_group_allows() {
+        let free = system("swap-free", "", &[]).unwrap();
+        let whole =
+            Swap { total_bytes: 4 * GIB, used_bytes: GIB, allowed_bytes: usize::MAX, own_bytes: 3 << 20 };
+        assert_eq!((free, free.possible_bytes()), (whole, 4 * GIB));
+        let allowed =
+            |name, cgroup, files: &[(&str, &str)]| system(name, cgroup, files).unwrap().possible_bytes();
+        // Version 2: an ancestor forbids it, or none says anything.
+        let two = "0::/jobs/mine\n";
+        assert_eq!(
+            allowed(
+                "swap-two",
+                two,
+                &[("jobs/mine/memory.swap.max", "max\n"), ("jobs/memory.swap.max", "0\n")]
+            ),
+            0
+        );
+        assert_eq!(allowed("swap-max", two, &[("jobs/mine/memory.swap.max", "max\n")]), 4 * GIB);
+        // Version 1 limits memory and swap together.
+        let one = "9:name=systemd:/\n4:cpu,memory:/mine\n";
+        let limits = [
+            ("memory/mine/memory.memsw.limit_in_bytes", "3221225472\n"),
+            ("memory/mine/memory.limit_in_bytes", "1073741824\n"),
+        ];
+        assert_eq!(allowed("swap-one", one, &limits), 2 * GIB);
+        assert_eq!(swap_of(Path::new("/no/such/system")), None);
     }
 }

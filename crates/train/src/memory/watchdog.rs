@@ -3,6 +3,7 @@
 use super::{trim_code, trim_heap};
 use crate::{Held, Watch};
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Checks per check that reads swap, too, which takes ten times as long.
@@ -30,9 +31,14 @@ pub struct Watchdog {
 impl Watchdog {
     /// A watchdog of this process.
     pub fn new() -> Self {
-        Self {
-            resident: File::open("/proc/self/statm").ok(),
-            status: File::open("/proc/self/status").ok(),
+        Self::of(Path::new("/proc/self"))
+    }
+
+    /// A watchdog of the process whose files of `/proc` lie in this folder.
+    fn of(process: &Path) -> Self {
+        let mut watchdog = Self {
+            resident: File::open(process.join("statm")).ok(),
+            status: File::open(process.join("status")).ok(),
             page_bytes: page_bytes(),
             file_bytes: usize::MAX,
             checks: AtomicU32::new(0),
@@ -40,7 +46,11 @@ impl Watchdog {
             trim_wait: AtomicU32::new(1),
             swapped_bytes: AtomicUsize::new(0),
             heap: Vec::new,
-        }
+        };
+        // What is there before the first check counts, too.
+        let [swapped] = watchdog.status(["VmSwap"]).unwrap_or_default();
+        watchdog.swapped_bytes = AtomicUsize::new(swapped);
+        watchdog
     }
 
     /// A watchdog that never stops a run.
@@ -161,4 +171,35 @@ pub(super) fn page_bytes() -> usize {
     return rustix::param::page_size();
     #[cfg(not(unix))]
     return 4096;
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use plimsoll_testing::Scratch;
+
+    #[test]
+    fn swap_is_looked_at_from_time_to_time_and_counts() {
+        const MIB: usize = 1 << 20;
+        let scratch = Scratch::new("watchdog-swap");
+        let process = |resident: usize, swapped: usize| {
+            let pages = resident / page_bytes();
+            scratch.write("statm", format!("99999 {pages} 0 0 0 0 0\n").as_bytes());
+            let status =
+                format!("VmRSS:\t{} kB\nVmSwap:\t{} kB\nRssFile:\t0 kB\n", resident >> 10, swapped >> 10);
+            scratch.write("status", status.as_bytes());
+        };
+        process(100 * MIB, 8 * MIB);
+        let watchdog = Watchdog::of(&scratch.0);
+        let limit = 110 * MIB;
+        let held = Held { resident_bytes: 100 * MIB, swapped_bytes: 8 * MIB, droppable_bytes: 0 };
+        assert_eq!((watchdog.held(), watchdog.above(limit)), (Some(held), None));
+        // Pages that went to swap are not resident, and count as before once they are looked at.
+        process(80 * MIB, 40 * MIB);
+        let looks: Vec<Option<Held>> = (0..CHECKS_PER_SWAP).map(|_| watchdog.above(limit)).collect();
+        assert!(looks[..looks.len() - 1].iter().all(Option::is_none), "{looks:?}");
+        let held = Held { resident_bytes: 80 * MIB, swapped_bytes: 40 * MIB, droppable_bytes: 0 };
+        assert_eq!((looks.last(), watchdog.held()), (Some(&Some(held)), Some(held)));
+        assert_eq!(watchdog.parts()[0], ("the process's own memory".to_string(), 40 * MIB));
+    }
 }

@@ -8,7 +8,7 @@ use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Saved,
 use crate::TrainError;
 use crate::metrics::reported_figures;
 use crate::trainer::agree;
-use plimsoll_data::Pipeline;
+use plimsoll_data::{Batches, Pipeline};
 use std::time::Instant;
 
 impl Session {
@@ -63,14 +63,16 @@ impl Session {
             (self.schedule_start, self.validated) = (self.steps_done, self.steps_done);
             (self.plateau, self.best) = (Plateau::default(), Best::default());
         }
-        let mut batches = self.prefetched_training_batches().start(self.cursor)?;
+        let pipeline = self.prefetched_training_batches();
+        let mut batches = pipeline.start(self.cursor)?;
         let mut log = StepLog::new(self.steps_done - self.schedule_start);
         let mut guard = Guard::new(&self.trainer, &self.plans.sheet);
         let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
         // The run was interrupted before a validation that was due.
         if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
-            batches.settle();
-            let (figures, request) = self.validate_together(&mut log, listeners, Control::Continue)?;
+            let (figures, request);
+            (batches, (figures, request)) =
+                self.validate_beside(&pipeline, batches, &mut log, listeners, Control::Continue)?;
             (evaluation, control) = (Some(figures), request);
             if control == Control::Leave {
                 return Err(TrainError::Interrupted { step: log.done(), saved: self.save_on_exit() });
@@ -156,8 +158,9 @@ impl Session {
             }
             let mut best = false;
             if (last || self.is_due(step)) && control < Control::Leave {
-                batches.settle();
-                let (figures, request) = self.validate_together(&mut log, listeners, control)?;
+                let (figures, request);
+                (batches, (figures, request)) =
+                    self.validate_beside(&pipeline, batches, &mut log, listeners, control)?;
                 (evaluation, control, best) = (Some(figures), request, self.best.step == self.steps_done);
             }
             let every = self.trainer.checkpoints.as_ref().and_then(|c| c.every);
@@ -231,6 +234,26 @@ impl Session {
     /// The epoch, from 0, of a step of the run, from 1.
     fn epoch(&self, step: u64) -> u64 {
         self.trainer.steps_per_epoch.map_or(self.cursor.epoch, |every| step.saturating_sub(1) / every.max(1))
+    }
+
+    /// As [`Session::validate_together`], while the training pipeline holds as little as it can: nothing at all, if it may start again
+    /// afterwards. Returns its batches, which go on where they were.
+    fn validate_beside(
+        &mut self,
+        pipeline: &Pipeline,
+        batches: Batches,
+        log: &mut StepLog,
+        listeners: &mut Listeners<'_>,
+        control: Control,
+    ) -> Result<(Batches, (Evaluation, Control)), TrainError> {
+        if !pipeline.restarts_freely() {
+            batches.settle();
+            let found = self.validate_together(log, listeners, control)?;
+            return Ok((batches, found));
+        }
+        drop(batches);
+        let found = self.validate_together(log, listeners, control)?;
+        Ok((pipeline.start(self.cursor)?, found))
     }
 
     /// As [`Session::validate`]; the request is the strongest one of all ranks, and of `control`. A rank that leaves the validation

@@ -84,8 +84,13 @@ pub(super) fn clear(
 
 /// The name of the parameter that a state is the running average of.
 pub(crate) fn parameter_of(state: &StatePlacement) -> Option<&str> {
-    let name = state.name.strip_suffix(AVERAGE)?.strip_suffix('/')?;
-    (state.role == Role::Average).then_some(name)
+    averaged(&state.name, state.role)
+}
+
+/// The same of a state by its name and role.
+pub(crate) fn averaged(name: &str, role: Role) -> Option<&str> {
+    let parameter = name.strip_suffix(AVERAGE)?.strip_suffix('/')?;
+    (role == Role::Average).then_some(parameter)
 }
 
 /// A number of a float type from the bytes of its element; NaN for other types.

@@ -29,7 +29,7 @@ pub use callback::{Callback, EarlyStopping, OwnSchedule};
 pub use checkpoints::Resumed;
 pub use diverged::{Diverged, Origin};
 pub use event::{Control, Ending, Evaluation, Report, Scale, TrainEvent};
-pub(crate) use init::parameter_of;
+pub(crate) use init::{averaged, parameter_of};
 pub use monitor::{Best, Monitor};
 pub use schedule::{Plateau, Schedule};
 pub use show_progress::ShowProgress;

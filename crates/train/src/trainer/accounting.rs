@@ -82,12 +82,17 @@ impl Trainer {
         let evaluated = data.validation.iter().chain([&data.test]).map(|part| part.batch(test_size));
         let bytes = |part: &Pipeline| part.bytes().iter().map(|share| share.bytes).sum::<usize>();
         let evaluated = evaluated.max_by_key(bytes).map(|part| (part, test_size));
-        let pipelines = std::iter::once((self.training_batches(data), train_size)).chain(evaluated);
+        let training = self.training_batches(data);
+        // A training pipeline that can start again holds no batch during an evaluation.
+        let one_at_a_time = training.restarts_freely();
+        let mut batch_bytes = 0_usize;
+        let pipelines = std::iter::once((training, train_size)).chain(evaluated);
         for (pipeline, _) in pipelines.filter(|(_, size)| *size > 0) {
             for entry in pipeline_entries(&pipeline.prefetch_within(0)) {
                 let same = shares.iter_mut().find(|share| share.name == entry.name);
                 match (entry.name.as_str(), same) {
-                    (BATCHES, _) => batches.bytes = batches.bytes.saturating_add(entry.bytes),
+                    (BATCHES, _) if one_at_a_time => batch_bytes = batch_bytes.max(entry.bytes),
+                    (BATCHES, _) => batch_bytes = batch_bytes.saturating_add(entry.bytes),
                     // The training pipeline's workers are idle during an evaluation.
                     (DECODERS | INPUT_WORKERS, Some(same)) if entry.bytes > same.bytes => *same = entry,
                     (DECODERS | INPUT_WORKERS, Some(_)) => {}
@@ -96,6 +101,7 @@ impl Trainer {
                 }
             }
         }
+        batches.bytes = batches.bytes.saturating_add(batch_bytes);
         std::iter::once(batches).chain(shares).collect()
     }
 

@@ -2,6 +2,7 @@
 
 use super::{BatchKind, BatchType, Trainer};
 use crate::TrainError;
+use crate::files::weights;
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
@@ -9,6 +10,7 @@ use plimsoll_transform::{
     LOSS, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum, optimize,
     sparse_parameters,
 };
+use std::path::Path;
 
 /// Micro-batches per step at most.
 const MAX_MICRO_BATCHES: usize = 1 << 16;
@@ -101,6 +103,24 @@ impl Trainer {
     pub(crate) fn training_step(&self) -> Result<Graph, TrainError> {
         let (model, optimizer) = (self.model.as_ref(), self.optimizer.as_ref());
         Ok(step::training_as(&self.policy, &self.numerics(), model, optimizer, self.step_examples())?)
+    }
+
+    /// Refuses weights that [`crate::Session::load`] would refuse for their names, shapes and types, before anything is planned. Only
+    /// the header of the file is read.
+    ///
+    /// ```
+    /// # use plimsoll_nn::{Sgd, zoo};
+    /// # use plimsoll_train::Trainer;
+    /// let trainer = Trainer::new(zoo::lenet(), Sgd::new(0.1));
+    /// assert!(trainer.check_weights("no/such/file.safetensors").is_err());
+    /// ```
+    pub fn check_weights(&self, path: impl AsRef<Path>) -> Result<(), TrainError> {
+        weights::check(path.as_ref(), &self.training_step()?, false)
+    }
+
+    /// As [`Trainer::check_weights`], for [`crate::Session::load_matching`]: refuses a file none of whose tensors fits.
+    pub fn check_matching_weights(&self, path: impl AsRef<Path>) -> Result<(), TrainError> {
+        weights::check(path.as_ref(), &self.training_step()?, true)
     }
 
     /// Whether steps may be split into more than one micro-batch.

@@ -305,6 +305,7 @@ impl Trainer {
         let mut plans = plans.into_iter();
         let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;
         let others: Vec<PlanSet> = plans.collect();
+        let own_sheet = first.sheet.clone();
         entries.into_iter().for_each(|entry| first.sheet.add_outside(entry));
         first.sheet.device = None;
         first.sheet.devices = rows;
@@ -318,7 +319,7 @@ impl Trainer {
         }
         verify(&first)?;
         let replicas = others.into_iter().map(Arc::new).collect();
-        Ok(TrainingPlan::new(self.clone(), data.clone(), first).beside(replicas))
+        Ok(TrainingPlan::new(self.clone(), data.clone(), first).beside(own_sheet, replicas))
     }
 }
 

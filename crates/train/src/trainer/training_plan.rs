@@ -18,18 +18,19 @@ pub struct TrainingPlan {
     trainer: Trainer,
     data: Dataset,
     plans: PlanSet,
-    /// Those of the other devices.
+    /// Those of the other devices, and the first one's own account.
     others: Vec<Arc<PlanSet>>,
+    first_sheet: Option<Box<LoadSheet>>,
 }
 
 impl TrainingPlan {
     pub(super) fn new(trainer: Trainer, data: Dataset, plans: PlanSet) -> Self {
-        Self { trainer, data, plans, others: Vec::new() }
+        Self { trainer, data, plans, others: Vec::new(), first_sheet: None }
     }
 
-    /// The plan of several devices, of which this is the first one's.
-    pub(super) fn beside(self, others: Vec<Arc<PlanSet>>) -> Self {
-        Self { others, ..self }
+    /// The plan of several devices, of which this is the first one's, with the account of the whole process; `first_sheet` is its own.
+    pub(super) fn beside(self, first_sheet: LoadSheet, others: Vec<Arc<PlanSet>>) -> Self {
+        Self { first_sheet: Some(Box::new(first_sheet)), others, ..self }
     }
 
     /// The plans of every device, the first one's first.
@@ -37,10 +38,29 @@ impl TrainingPlan {
         std::iter::once(&self.plans).chain(self.others.iter().map(Arc::as_ref))
     }
 
+    /// The account of each device's arena and of what belongs to it, in the order of [`TrainingPlan::devices`]; empty for a run that is
+    /// not in replicas, whose only account is [`TrainingPlan::load_sheet`].
+    pub fn device_sheets(&self) -> impl Iterator<Item = &LoadSheet> {
+        let others = self.others.iter().map(|plans| &plans.sheet);
+        self.first_sheet.as_deref().into_iter().chain(others)
+    }
+
     /// When each step of a plan is predicted to run.
     pub fn step_times(&self, plan: usize) -> Result<Vec<StepTime>, TrainError> {
-        let executor = self.trainer.chosen_executor();
-        let times = self.plans.step_times(plan, executor.target(), &executor.tiers());
+        self.device_step_times(0, plan)
+    }
+
+    /// The same of one of several devices' plans.
+    pub fn device_step_times(&self, device: usize, plan: usize) -> Result<Vec<StepTime>, TrainError> {
+        let count = self.others.len() + 1;
+        let plans = self.devices().nth(device);
+        let plans =
+            plans.ok_or_else(|| TrainError::Setting(format!("there is no device {device} of {count}")))?;
+        let executor = match &self.trainer.replication {
+            Some(Replication::Logical { devices, .. }) => devices.executor(device),
+            _ => self.trainer.chosen_executor(),
+        };
+        let times = plans.step_times(plan, executor.target(), &executor.tiers());
         times.map_err(|e| TrainError::Setting(e.to_string()))
     }
 
