@@ -159,6 +159,7 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     let (exported, planned) = if options.int8 {
         let Quantized { session, grids, planned } =
             quantized(&options.calibration(), options.examples, false, &KeptLayers::default())?;
+        memory::trim_code();
         let step = bytes(&grids)?;
         let planned = planned.max(account(options, &step)?);
         let exported = session.export_step(&out, format, &step).map_err(|error| match error {

@@ -104,12 +104,13 @@ pub fn quantized(
         Some(grids) => grids,
         None => measured(&mut floats, &part, &names)?,
     };
+    // As in training, the code of each phase is dropped when it is over.
+    memory::trim_code();
     let grids = grids.keeping(kept.clone());
     let mut states: BTreeMap<String, Tensor> =
         grids.states(&graph, |name| floats.state(name))?.into_iter().collect();
     let mut answers = Vec::new();
     if report_layers {
-        // As in training, the code of each phase is dropped when it is over.
         memory::trim_code();
         let (compared, held) = (grids.clone(), floats.plans().arena_bytes);
         let both = trainer.clone().outside(Entry::new("floats", held, "the run on floats"));
@@ -121,6 +122,7 @@ pub fn quantized(
         memory::trim_code();
         answers = report(&mut both, &part, &grids.compared(&graph), &kept.layers(&graph))?;
     }
+    memory::trim_code();
     let kept = grids.clone();
     trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
     let plans = trained.trainer.plan(&trained.data)?;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Code, read-only data and libraries that are resident during a run. Parquet and tokenizers make the program larger.
 const PROGRAM_BYTES: usize =
-    (73 << 17) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 768 << 10 } else { 0 };
+    (75 << 17) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 768 << 10 } else { 0 };
 /// The same besides, where the kernel maps large folios of the program's file as a whole.
 const LARGE_FOLIO_BYTES: usize = 5 << 19;
 /// Steps of a run on synthetic data, which has no natural epoch.

@@ -26,7 +26,7 @@ fn a_second_plan_of_an_unrolled_recurrence_comes_from_the_cache() {
     let plan = |cache: &str| {
         let model =
             ["plan", "--json", "--model=seq2seq", "--classes=256", "--context=6", "--width=64", "--batch=64"];
-        let machine = ["--memory=15.5MiB", "--spill=none", "--threads=2", "--plan-cache", cache];
+        let machine = ["--memory=14.875MiB", "--spill=none", "--threads=2", "--plan-cache", cache];
         split(json(&plimsoll(&[&model[..], &machine].concat())))
     };
     let (plain, _, from_none) = plan("none");

@@ -39,7 +39,7 @@ fn held_after_steps(log: &str) -> Vec<f64> {
     steps.map(|step| number(&step, "resident_bytes") + number(&step, "swapped_bytes")).collect()
 }
 
-/// Trains with these arguments: the measured peak is the planned one, and so is what is held after each step; and training works
+/// Trains with these arguments: the measured peak is the planned one, and so is what is held after each step but the first; and training works
 /// inside a kernel limit of that size.
 fn holds(name: &str, arguments: &[String]) {
     let scratch = Scratch::new(&format!("holds-{name}"));
@@ -53,7 +53,8 @@ fn holds(name: &str, arguments: &[String]) {
     assert!(off.abs() <= allowed, "{name}: planned {planned}, measured {measured}, off by {off}");
     let held = held_after_steps(&log);
     assert_eq!(held.len(), 3, "{name}");
-    for (step, held) in held.into_iter().enumerate() {
+    // In the first step the code that validations and checkpoints need is not resident yet.
+    for (step, held) in held.into_iter().enumerate().skip(1) {
         let off = held - planned;
         assert!(
             off.abs() <= allowed,
