@@ -1,6 +1,6 @@
 //! Watches the memory of the process during a run.
 
-use super::{trim_code, trim_heap};
+use super::trim_heap;
 use crate::{Held, Watch};
 use std::fs::File;
 use std::path::Path;
@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Checks per check that reads swap, too, which takes ten times as long.
 const CHECKS_PER_SWAP: u32 = 64;
-
-/// The program's pages that are no longer its file's: variables, and constants with addresses in them, which the loader fills in.
-const PRIVATE_BYTES: usize = 1 << 20;
 
 /// Watches the resident set and swap of this process; [`super::Process`] gives one to a trainer. Where the system does not
 /// report them, it never stops a run.
@@ -21,9 +18,6 @@ pub struct Watchdog {
     /// Resident bytes of mapped files that count.
     file_bytes: usize,
     checks: AtomicU32,
-    /// The number of checks at which code may be dropped, and how many to wait after that: twice as many each time.
-    next_trim: AtomicU32,
-    trim_wait: AtomicU32,
     swapped_bytes: AtomicUsize,
     heap: fn() -> Vec<(String, usize)>,
 }
@@ -42,8 +36,6 @@ impl Watchdog {
             page_bytes: page_bytes(),
             file_bytes: usize::MAX,
             checks: AtomicU32::new(0),
-            next_trim: AtomicU32::new(0),
-            trim_wait: AtomicU32::new(1),
             swapped_bytes: AtomicUsize::new(0),
             heap: Vec::new,
         };
@@ -58,8 +50,7 @@ impl Watchdog {
         Self { resident: None, ..Self::new() }
     }
 
-    /// Counts mapped files, like code, up to so many bytes: the kernel drops the rest when memory is short. Checks drop code when
-    /// more is resident.
+    /// Counts mapped files, like code, up to so many bytes: the kernel drops the rest when memory is short.
     pub fn files(self, bytes: usize) -> Self {
         Self { file_bytes: bytes, ..self }
     }
@@ -72,18 +63,6 @@ impl Watchdog {
     fn all_held(&self) -> Option<Held> {
         let [resident_bytes, swapped_bytes, files] = self.status(["VmRSS", "VmSwap", "RssFile"])?;
         Some(Held { resident_bytes, swapped_bytes, droppable_bytes: files.saturating_sub(self.file_bytes) })
-    }
-
-    /// Drops code that earlier parts of the run left resident, where files take more than their share. A step that needs so much
-    /// code by itself would read it again each time, so this happens ever more rarely.
-    fn trim_files(&self, check: u32, files: usize) {
-        if files.saturating_add(PRIVATE_BYTES) <= self.file_bytes || check < self.next_trim.load(Relaxed) {
-            return;
-        }
-        trim_code();
-        let wait = self.trim_wait.load(Relaxed);
-        self.next_trim.store(check.saturating_add(wait), Relaxed);
-        self.trim_wait.store(wait.saturating_mul(2), Relaxed);
     }
 
     /// Resident bytes, and those of them that are pages of files or shared, without allocating.
@@ -115,13 +94,11 @@ impl Default for Watchdog {
 
 impl Watch for Watchdog {
     fn above(&self, limit: usize) -> Option<Held> {
-        let check = self.checks.fetch_add(1, Relaxed);
-        if check.is_multiple_of(CHECKS_PER_SWAP) {
+        if self.checks.fetch_add(1, Relaxed).is_multiple_of(CHECKS_PER_SWAP) {
             let [swapped] = self.status(["VmSwap"])?;
             self.swapped_bytes.store(swapped, Relaxed);
         }
-        let [resident, files] = self.resident()?;
-        self.trim_files(check, files);
+        let [resident, _] = self.resident()?;
         if resident + self.swapped_bytes.load(Relaxed) <= limit {
             return None;
         }
