@@ -1,4 +1,4 @@
-//! `--restart`: starts the processes of a run again, from its last checkpoint, after one of them died or hung.
+//! `--restart`: starts the processes of a run anew, from its last checkpoint, after one of them died or hung.
 
 use super::args::RunOptions;
 use super::text::escaped;

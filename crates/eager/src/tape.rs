@@ -39,6 +39,9 @@ pub struct Tape {
     record: Rc<RefCell<Record>>,
 }
 
+/// Contexts with their numbers, as names of layers.
+type Contexts = Vec<(Arc<Context>, Arc<str>)>;
+
 struct Record {
     persistent: bool,
     /// Whether it gave its gradients, and is done.
@@ -55,7 +58,7 @@ struct Record {
     watched: HashSet<u64>,
     /// The contexts that nodes run in: the layer of a node is its context's number here, and backward's nodes have that of
     /// the node whose gradient they compute.
-    contexts: Vec<(Arc<Context>, Arc<str>)>,
+    contexts: Contexts,
 }
 
 thread_local! {
@@ -362,7 +365,7 @@ struct Backward<'a> {
     builder: &'a Builder,
     /// The loss's, and those of the record.
     context: Arc<Context>,
-    contexts: Vec<(Arc<Context>, Arc<str>)>,
+    contexts: Contexts,
     values: Vec<Option<Tensor>>,
     /// How often each value is still read.
     uses: Vec<usize>,
@@ -374,7 +377,7 @@ struct Backward<'a> {
 impl<'a> Backward<'a> {
     fn new(
         builder: &'a Builder,
-        (context, contexts): (Arc<Context>, Vec<(Arc<Context>, Arc<str>)>),
+        (context, contexts): (Arc<Context>, Contexts),
         mut values: Vec<Option<Tensor>>,
         wanted: &[ValueId],
         site: Site,
