@@ -4,7 +4,7 @@
 //! file adds what follows from the trainer and its data: metrics, the data pipelines' shares, outputs.
 
 use super::{BatchKind, BatchType, Trainer};
-use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, Pipeline};
+use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, Pipeline, catalogue};
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS, TRACE};
@@ -116,6 +116,17 @@ impl Trainer {
         };
         let reported = graphs.iter().filter(|(_, g)| g.output(LOSS).is_some() || !trains);
         reported.map(|(_, graph)| of(graph)).max().unwrap_or(0)
+    }
+
+    /// What reading the data takes beyond the run: data inside the program is resident until it was read, and dropped then. It is over before
+    /// the arena is mapped, so only the larger of both counts.
+    pub(super) fn reading_entry(&self, data: &Dataset, sheet: &LoadSheet) -> Option<Entry> {
+        let heap = self.heap_bytes?;
+        let format = catalogue().into_iter().find(|format| format.name == data.name)?;
+        let (total, _) = sheet.host_total_and_line();
+        let run_bytes = total.saturating_sub(self.declared_bytes() + heap);
+        let beyond = Some(format.embedded_bytes.saturating_sub(run_bytes)).filter(|bytes| *bytes > 0)?;
+        Some(Entry::new("reading data", beyond, "inside the program, beyond what the run takes after it"))
     }
 
     /// The batches that may be prefetched in what the plan leaves under the line, up to the pipeline's own limit.

@@ -165,6 +165,10 @@ impl Trainer {
             Ok(plans) => {
                 self.check_monitor(plans)?;
                 plans.sheet.unlimited_ns = chooser.unlimited_ns();
+                if let Some(entry) = self.reading_entry(data, &plans.sheet) {
+                    plans.sheet.add_outside(entry);
+                    plans.sheet.check_line()?;
+                }
                 if let Some(entry) = self.prefetch_entry(data, &plans.sheet) {
                     plans.sheet.add_outside(entry);
                 }

@@ -313,6 +313,8 @@ impl Trainer {
         let planning =
             self.heap_bytes.and_then(|_| sheet::process_planning(&first, &others, self.declared_bytes()));
         planning.into_iter().for_each(|entry| first.sheet.add_outside(entry));
+        let reading = self.reading_entry(data, &first.sheet);
+        reading.into_iter().for_each(|entry| first.sheet.add_outside(entry));
         first.sheet.check_line()?;
         if let Some(entry) = self.prefetch_entry(data, &first.sheet) {
             first.sheet.add_outside(entry);
