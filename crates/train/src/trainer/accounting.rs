@@ -122,7 +122,7 @@ impl Trainer {
     /// the arena is mapped, so only the larger of both counts.
     pub(super) fn reading_entry(&self, data: &Dataset, sheet: &LoadSheet) -> Option<Entry> {
         let heap = self.heap_bytes?;
-        let format = catalogue().into_iter().find(|format| format.name == data.name)?;
+        let format = catalogue().iter().find(|format| format.name == data.name)?;
         let (total, _) = sheet.host_total_and_line();
         let run_bytes = total.saturating_sub(self.declared_bytes() + heap);
         let beyond = Some(format.embedded_bytes.saturating_sub(run_bytes)).filter(|bytes| *bytes > 0)?;
