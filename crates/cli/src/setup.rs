@@ -23,7 +23,7 @@ use std::sync::Arc;
 const PROGRAM_BYTES: usize =
     (75 << 17) + if cfg!(any(feature = "parquet", feature = "tokenizers")) { 768 << 10 } else { 0 };
 /// The same besides, where the kernel maps large folios of the program's file as a whole.
-const LARGE_FOLIO_BYTES: usize = 5 << 19;
+const LARGE_FOLIO_BYTES: usize = 3 << 20;
 /// Steps of a run on synthetic data, which has no natural epoch.
 const SYNTHETIC_STEPS: u64 = 100;
 /// Steps of a run at most: more cannot be counted in a checkpoint.

@@ -93,8 +93,9 @@ fn own_mappings(program: &str) -> Vec<Mapping> {
     fs::read_to_string("/proc/self/maps").unwrap_or_default().lines().filter_map(mapping).collect()
 }
 
-/// Whether a touched page of the code makes more than its neighbours resident. Newer kernels map whole folios of a file, and those of a
-/// file that was copied are large, so that more of the code is resident than is used. Tries it once, with a page far from others.
+/// Whether touched pages of the code make many more than their neighbours resident. Newer kernels map whole folios of a file, and those
+/// of a file that was copied are large, so that more of the code is resident than is used. A file that was just linked has a few large
+/// ones. Tries it once, with pages far from each other.
 pub fn code_is_mapped_in_large_folios() -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -102,42 +103,42 @@ pub fn code_is_mapped_in_large_folios() -> bool {
         *FOUND.get_or_init(|| {
             trim_code();
             let code = constant_mappings().iter().filter(|mapping| mapping.is_code);
-            let pages = code.filter_map(|mapping| pages_per_touch(mapping).ok().flatten()).max();
+            let bytes = code.filter_map(|mapping| bytes_per_fault(mapping).ok().flatten()).max();
             trim_code();
-            pages.is_some_and(|pages| pages > FAULT_AROUND_PAGES)
+            bytes.is_some_and(|bytes| bytes > FAULT_AROUND_BYTES * 3 / 2)
         })
     }
     #[cfg(not(target_os = "linux"))]
     false
 }
 
-/// Pages that a kernel maps around a touched one where folios are small: 64 KiB.
+/// What kernels map around a touched page of a file whose folios are small.
 #[cfg(target_os = "linux")]
-const FAULT_AROUND_PAGES: usize = 16;
+const FAULT_AROUND_BYTES: usize = 64 << 10;
 
-/// The pages that become resident when one is touched, in the middle of the longest part of a mapping without resident ones.
+/// The mean of the bytes that become resident by touching a page in each part of a mapping that has no resident ones, if there are such
+/// parts. A part is larger than most folios of programs, so that a touch seldom makes pages of the next one resident.
 #[cfg(target_os = "linux")]
-fn pages_per_touch(&Mapping { start, bytes, .. }: &Mapping) -> std::io::Result<Option<usize>> {
+fn bytes_per_fault(&Mapping { start, bytes, .. }: &Mapping) -> std::io::Result<Option<usize>> {
+    const PART_BYTES: usize = 512 << 10;
     let page = rustix::param::page_size();
-    let resident = resident_pages(start / page, bytes / page)?;
-    let (mut longest, mut from) = (0..0, 0);
-    for (at, present) in resident.iter().copied().chain([true]).enumerate() {
-        if present {
-            if at - from > longest.len() {
-                longest = from..at;
-            }
-            from = at + 1;
+    let part = PART_BYTES / page;
+    let (mut touched, mut present) = (0, 0);
+    for first in (0..bytes / page).step_by(part).filter(|first| first + part <= bytes / page) {
+        let resident = || -> std::io::Result<usize> {
+            let pages = resident_pages(start / page + first, part)?;
+            Ok(pages.into_iter().filter(|present| *present).count())
+        };
+        if resident()? > 0 {
+            continue;
         }
+        let middle = start + (first + part / 2) * page;
+        // SAFETY: an address inside a readable mapping of the program's file, which stays mapped. Code is only read by this.
+        unsafe { std::ptr::read_volatile(std::ptr::with_exposed_provenance::<u8>(middle)) };
+        touched += 1;
+        present += resident()?;
     }
-    // Room for a large folio on both sides.
-    if longest.len() < 8 * FAULT_AROUND_PAGES {
-        return Ok(None);
-    }
-    let middle = start + (longest.start + longest.len() / 2) * page;
-    // SAFETY: an address inside a readable mapping of the program's file, which stays mapped. Code is only read by this.
-    unsafe { std::ptr::read_volatile(std::ptr::with_exposed_provenance::<u8>(middle)) };
-    let resident = resident_pages(start / page + longest.start, longest.len())?;
-    Ok(Some(resident.into_iter().filter(|present| *present).count()))
+    Ok((touched > 0).then(|| present * page / touched))
 }
 
 /// Which pages of this process are resident.
