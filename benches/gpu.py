@@ -48,14 +48,16 @@ def torch_step(model, compiled):
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
     class Gpt2(nn.Module):
+        """With the loss, so that it is compiled, too, and a vocabulary of 50257 padded to a multiple of 64, as people do for speed."""
+
         def __init__(self):
             super().__init__()
-            self.tokens, self.positions = nn.Embedding(50257, 768), nn.Embedding(1024, 768)
+            self.tokens, self.positions = nn.Embedding(50304, 768), nn.Embedding(1024, 768)
             self.blocks, self.norm = nn.Sequential(*(Block(768, 12) for _ in range(12))), nn.LayerNorm(768)
 
-        def forward(self, tokens):
+        def forward(self, tokens, labels):
             x = self.blocks(self.tokens(tokens) + self.positions.weight)
-            return F.linear(self.norm(x), self.tokens.weight).flatten(0, 1)
+            return F.cross_entropy(F.linear(self.norm(x), self.tokens.weight).flatten(0, 1), labels)
 
     if model == "gpt2":
         network = Gpt2().cuda()
@@ -69,13 +71,14 @@ def torch_step(model, compiled):
         y = torch.randint(1000, (256,), device="cuda")
         torch.backends.cudnn.benchmark = True
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    forward = torch.compile(network) if compiled else network
+    called = torch.compile(network) if compiled else network
+    loss_of = called if model == "gpt2" else lambda x, y: F.cross_entropy(called(x), y)
     times = []
     for step in range(25):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         with torch.autocast("cuda", torch.bfloat16):
-            loss = F.cross_entropy(forward(x), y)
+            loss = loss_of(x, y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -105,7 +108,7 @@ def speed(options):
             if status:
                 print(model, "failed:", report)
                 break
-            rounds["plimsoll"].append((report["step_ms_median"] - report["data_ms"], report))
+            rounds["plimsoll"].append((report["computing_ms_median"], report))
             for name, how in (("torch", "eager"), ("torch compiled", "compiled")):
                 result = peer(options, model, how)
                 if result:
@@ -139,7 +142,7 @@ def memory(options):
             planned, measured = report["planned_peak_bytes"], report["measured_peak_bytes"]
             held = "" if measured <= line else "  ABOVE THE LINE"
             print(f"{model:10} {line >> 20:10} {planned >> 20:10} {measured >> 20:10} {100 * measured / planned:8.2f} "
-                  f"{report['step_ms_median'] - report['data_ms']:8.1f} {report['predicted_ms']:8.1f}{held}", flush=True)
+                  f"{report['computing_ms_median']:8.1f} {report['predicted_ms']:8.1f}{held}", flush=True)
         status, _ = ours(options, model, "--device-memory", str(floor - (8 << 20)))
         print(f"{model:10} 8 MiB below the smallest line: exit status {status}", flush=True)
         if options.long:

@@ -168,6 +168,7 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
         })?;
         (exported, planned)
     } else {
+        described.check_int8(model.as_ref())?;
         let step = match described.int8() {
             Some(grids) => bytes(grids)?,
             None => ExportGraph::new(model.as_ref(), examples).map_err(failure)?,

@@ -269,6 +269,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         "waiting_ms": report.extra.waiting.as_secs_f64() * 1e3,
         "again_ms": report.extra.again.as_secs_f64() * 1e3,
         "data_ms": report.data.as_secs_f64() * 1e3,
+        "computing_ms_median": report.computing_median.as_secs_f64() * 1e3,
         "step_ms_median": report.step_median.as_secs_f64() * 1e3,
         "samples_per_second": report.samples_per_second,
         "time_to_first_step_s": steps.first_step.map(|t| t.as_secs_f64()),

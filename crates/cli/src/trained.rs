@@ -14,7 +14,9 @@ use plimsoll::data::{Dataset, OpenOptions, Pipeline, Preparation, TableOptions, 
 use plimsoll::memory::{self, Tag};
 use plimsoll::nn::{Model, Policy, Precision, Sgd, step};
 use plimsoll::plan::in_words;
-use plimsoll::train::{BatchKind, DataFile, Session, TrainState, Trainer, WEIGHTS_FILE, sparse_parameters};
+use plimsoll::train::{
+    BatchKind, DataFile, Session, TrainError, TrainState, Trainer, WEIGHTS_FILE, sparse_parameters,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -270,6 +272,18 @@ impl Described {
         ))))
     }
 
+    /// Refuses grids of other layers than those that run on bytes here.
+    pub fn check_int8(&self, model: &dyn Model) -> Result<(), Failure> {
+        let Some(grids) = &self.int8 else { return Ok(()) };
+        let prediction = step::prediction(model, 1).map_err(TrainError::from)?;
+        if grids.fit(&prediction) {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "the run was quantized for other layers on bytes than this version has: quantize the run on floats again",
+        ))
+    }
+
     /// A trainer for the model and the test part of this data.
     pub fn with_data(
         self,
@@ -283,6 +297,7 @@ impl Described {
         let threads = threads(&options.machine)?;
         let (available_bytes, line_bytes) = line(&options.machine);
         say_line_above(&options.machine, available_bytes);
+        self.check_int8(model.as_ref())?;
         let classes = model.target().bound;
         let model = narrowed(model, &data, self.policy.precision)?;
         let gpu = devices::gpu(&options.machine, false, None)?;

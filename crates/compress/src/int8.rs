@@ -97,6 +97,11 @@ impl Int8Grids {
         Self { kept, ..self }
     }
 
+    /// Whether there is one for each place of a model's prediction. Those that another version made may be of other places.
+    pub fn fit(&self, prediction: &Graph) -> bool {
+        Analysis::of(prediction, &self.kept).places.len() == self.grids.len()
+    }
+
     /// Scale and zero point of each.
     pub fn iter(&self) -> impl Iterator<Item = (f32, u8)> + '_ {
         self.grids.iter().map(|grid| (grid.scale, grid.zero))

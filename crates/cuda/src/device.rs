@@ -3,6 +3,7 @@
 use crate::compiler::Compiler;
 use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, STACK_BYTES, Stream};
 use crate::faults::Faults;
+use crate::kept::Kept;
 use crate::kernels::{Call, Kernel, Launch, Operand, PRELUDE, Parameter, Pointer, find};
 use crate::products::{PreparedProduct, Products};
 use crate::staging::Staging;
@@ -30,31 +31,30 @@ pub(crate) struct CudaDevice {
     modules: Mutex<HashMap<String, Arc<Module>>>,
     faults: Arc<Faults>,
     staging: Staging,
+    pub kept: Kept,
 }
 
 impl CudaDevice {
-    /// Opens a GPU. Compiled kernels are kept in a folder, if one is given.
-    pub fn open(index: usize, cache: Option<PathBuf>) -> Result<Self, CudaError> {
+    /// Opens a GPU. Compiled kernels and chosen algorithms are kept in a folder, if one is given.
+    pub fn open(index: usize, folder: Option<PathBuf>) -> Result<Self, CudaError> {
         let context = Arc::new(Context::open(index)?);
-        let compiler = Compiler::new(context.gpu.capability, cache)?;
+        let kept = Kept::new(folder);
+        let compiler = Compiler::new(context.gpu.capability, kept.clone())?;
         let stream = Arc::new(Stream::new(&context)?);
         let products = Arc::new(Products::new()?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
         let staging = Staging::new(&context)?;
-        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults, staging })
+        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults, staging, kept })
     }
 
-    /// Compiles and loads the kernels of nodes that are not loaded yet, on several threads.
-    pub fn load_all<'a>(&self, queries: impl Iterator<Item = KernelQuery<'a>>) -> Result<(), CudaError> {
-        let mut sources = BTreeSet::new();
-        for call in queries.filter_map(|query| find(&query)) {
-            for launch in call.launches {
-                if let Launch::Kernel(kernel) = launch {
-                    sources.insert(kernel.source);
-                }
-            }
-        }
-        let sources: Vec<String> = sources.into_iter().collect();
+    /// Compiles and loads the kernels of calls that are not loaded yet, on several threads.
+    pub fn load_all(&self, calls: &[Call]) -> Result<(), CudaError> {
+        let kernels = calls.iter().flat_map(|call| &call.launches).filter_map(|launch| match launch {
+            Launch::Kernel(kernel) => Some(kernel.source.as_str()),
+            Launch::Product(_) => None,
+        });
+        let sources: BTreeSet<&str> = kernels.collect();
+        let sources: Vec<&str> = sources.into_iter().collect();
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -71,7 +71,7 @@ impl CudaDevice {
     }
 
     /// A kernel that is compiled and loaded.
-    fn module(&self, source: &str) -> Result<Arc<Module>, CudaError> {
+    pub fn module(&self, source: &str) -> Result<Arc<Module>, CudaError> {
         let loaded = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = loaded().get(source) {
             return Ok(module.clone());
@@ -231,9 +231,9 @@ impl CudaDevice {
                 unsafe { self.launch(module.function, kernel, &address) }
             }
             (Launch::Product(product), Prepared::Product(prepared)) => {
-                let [a, b, c] = [&product.a, &product.b, &product.c].map(|matrix| address(matrix.start));
+                let matrices = [&product.a, &product.b, &product.c].map(|matrix| address(matrix.start));
                 // SAFETY: as above.
-                unsafe { prepared.run(&self.stream, a, b, c) }.map_err(words)
+                unsafe { prepared.run(&self.stream, matrices, product.bias.map(address)) }.map_err(words)
             }
             (Launch::Kernel(_), Prepared::Product(_)) | (Launch::Product(_), Prepared::Kernel(_)) => {
                 Err("a launch was prepared as another".into())
@@ -245,7 +245,7 @@ impl CudaDevice {
     ///
     /// # Safety
     /// The addresses are valid for what the kernel does.
-    unsafe fn launch(
+    pub unsafe fn launch(
         &self,
         function: Handle,
         kernel: &Kernel,

@@ -3,6 +3,7 @@
 use crate::device::CudaDevice;
 use crate::driver::{CudaError, Event, Gpu, HostMemory, Stream};
 use crate::host_queue::HostQueue;
+use crate::kernels::{Call, find};
 use crate::staging::STAGING_BYTES;
 use crate::target::CudaTarget;
 use plimsoll_plan::{
@@ -59,7 +60,7 @@ const LIBRARY_BYTES: usize = 256 << 20;
 const LATENCY_NS: u64 = 10_000;
 
 impl Cuda {
-    /// Opens a GPU by its number. Compiled kernels are kept in a folder, if one is given.
+    /// Opens a GPU by its number. Compiled kernels and the fastest algorithms of products are kept in a folder, if one is given.
     ///
     /// # Errors
     /// If there is no driver, no such GPU, or a library is missing.
@@ -140,7 +141,9 @@ impl Executor for Cuda {
                 _ => None,
             });
             let queries = nodes.map(|node| KernelQuery::new(&plan.graph, &marks, node));
-            self.device.load_all(queries).map_err(failed)?;
+            let calls: Vec<Call> = queries.filter_map(|query| find(&query)).collect();
+            self.device.load_all(&calls).map_err(failed)?;
+            self.device.tune(&calls, plans.arena_bytes).map_err(failed)?;
         }
         let queues = |plans: &PlanSet| {
             let bytes = plans.tier_bytes.host as usize;

@@ -3,7 +3,8 @@
 //! - `kernels`: which launches compute a node, as plain data: kernels in CUDA C and matrix products. Pure functions, without a
 //!   device.
 //! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
-//! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt.
+//! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt; `tuning`: their fastest algorithms; `kept`: the
+//!   folder that keeps both.
 //! - `device`, `host_queue`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
 //!   when it reads a result.
 //! - [`Cuda`]: the executor.
@@ -16,10 +17,12 @@ pub mod emulator;
 mod executor;
 mod faults;
 mod host_queue;
+mod kept;
 mod kernels;
 mod products;
 mod staging;
 pub mod target;
+mod tuning;
 
 pub use driver::{CudaError, Gpu, Holder};
 pub use executor::Cuda;
@@ -30,11 +33,12 @@ pub use kernels::{Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Paramet
 /// # Errors
 /// If there is no compiler, or in its words.
 pub fn machine_code(source: &str, capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
-    compiler::Compiler::new(capability, None)?.compile(&[PRELUDE, source].join("\n"))
+    compiler::Compiler::new(capability, kept::Kept::new(None))?.compile(&[PRELUDE, source].join("\n"))
 }
 
 /// What is installed: the driver, the compiler and the library of products, each with its version or why it cannot be used.
 pub fn libraries() -> [(&'static str, Result<String, CudaError>); 3] {
-    let compiler = compiler::Compiler::new((9, 0), None).map(|compiler| compiler.version_text());
+    let compiler =
+        compiler::Compiler::new((9, 0), kept::Kept::new(None)).map(|compiler| compiler.version_text());
     [("driver", driver::driver_version()), ("NVRTC", compiler), ("cuBLASLt", products::installed_version())]
 }

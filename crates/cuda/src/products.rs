@@ -4,8 +4,9 @@ use crate::driver::library::library;
 use crate::driver::{Address, CudaError, Handle, Stream};
 use crate::kernels::{Matrix, Product};
 use plimsoll_tensor::DType;
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 library! {
     /// cuBLASLt.
@@ -46,9 +47,13 @@ pub(crate) struct Choice {
 /// Sums of f32, and of f64, by the library's numbers.
 const COMPUTE_F32: c_int = 68;
 const COMPUTE_F64: c_int = 70;
+/// What the library does to a product before it is stored: it adds a number to each of our columns.
+const BIAS: u32 = 4;
 /// Attributes of a product, a layout and a preference, by the library's numbers.
 const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
+const EPILOGUE: c_int = 7;
+const BIAS_POINTER: c_int = 8;
 const BATCH_COUNT: c_int = 5;
 const BATCH_STRIDE: c_int = 6;
 const MOST_WORKSPACE: c_int = 1;
@@ -59,6 +64,8 @@ const ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
 pub(crate) struct Products {
     api: CublasLtApi,
     handle: Handle,
+    /// Which of the proposed algorithms computes products of a geometry.
+    chosen: Mutex<HashMap<String, usize>>,
 }
 
 // SAFETY: the library's handles may be used from any thread.
@@ -73,13 +80,38 @@ impl Products {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is valid.
         check("cublasLtCreate", unsafe { (api.cublasLtCreate)(&mut handle) })?;
-        Ok(Self { api, handle })
+        Ok(Self { api, handle, chosen: Mutex::default() })
     }
 
     /// The library's version, like `13.1.0`.
     pub fn version(&self) -> String {
         version(&self.api)
     }
+
+    /// Which of the proposed algorithms computes products of a geometry; the first, unless [`Products::choose`] said otherwise.
+    pub fn chosen(&self, geometry: &str) -> Option<usize> {
+        self.choices().get(geometry).copied()
+    }
+
+    /// Says which one does.
+    pub fn choose(&self, geometry: String, proposal: usize) {
+        self.choices().insert(geometry, proposal);
+    }
+
+    fn choices(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All of a product that its algorithm depends on.
+pub(crate) fn geometry(product: &Product) -> String {
+    let Product { m, n, k, a, b, c, accumulate, count, bias } = product;
+    let matrix = |matrix: &Matrix| {
+        let Matrix { dtype, transposed, row_stride, stride, .. } = matrix;
+        format!("{dtype} {transposed} {row_stride} {stride} {}", alignment(matrix))
+    };
+    let sums = format!("{accumulate} {}", bias.is_some());
+    format!("{count} x {m} x {n} x {k}, {sums}; {}; {}; {}", matrix(a), matrix(b), matrix(c))
 }
 
 /// The version of this machine's library, like `13.1.0`.
@@ -123,20 +155,38 @@ pub(crate) struct PreparedProduct {
 
 // SAFETY: as for `Products`.
 unsafe impl Send for PreparedProduct {}
-// SAFETY: as above; running does not change it.
+// SAFETY: as above; what running changes is the caller's promise.
 unsafe impl Sync for PreparedProduct {}
 
 impl PreparedProduct {
-    /// Chooses the algorithm. Those that cut sums into parts are left out: their bits would depend on the number of rows.
+    /// With the algorithm that was chosen for such products, or the first that the library proposes.
     pub fn new(products: &Arc<Products>, product: &Product) -> Result<Self, CudaError> {
+        let chosen = products.chosen(&geometry(product)).unwrap_or(0);
+        let mut all = Self::all(products, product, chosen + 1)?;
+        Ok(all.swap_remove(chosen.min(all.len() - 1)))
+    }
+
+    /// With each of the algorithms that the library proposes, the best by its own estimate first; at least one, and at most so many.
+    /// Algorithms that cut sums into parts are left out: their bits would depend on the number of rows.
+    pub fn all(products: &Arc<Products>, product: &Product, most: usize) -> Result<Vec<Self>, CudaError> {
         let f64 = product.c.dtype == DType::F64;
-        let description = Object::description(products, f64)?;
-        description.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
-        description.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
         let Product { m, n, k, .. } = *product;
         let layout =
             |matrix: &Matrix, rows, columns| Object::layout(products, matrix, rows, columns, product.count);
-        let layouts = [layout(&product.b, k, n)?, layout(&product.a, m, k)?, layout(&product.c, m, n)?];
+        let described = || -> Result<(Object, [Object; 3]), CudaError> {
+            let description = Object::description(products, f64)?;
+            description.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
+            description.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
+            if product.bias.is_some() {
+                description.set(EPILOGUE, BIAS)?;
+                // Any that is aligned as biases are: it is set again before each run.
+                description.set(BIAS_POINTER, crate::target::ALIGNMENT as Address)?;
+            }
+            Ok((
+                description,
+                [layout(&product.b, k, n)?, layout(&product.a, m, k)?, layout(&product.c, m, n)?],
+            ))
+        };
         let preference = Object::preference(products)?;
         preference.set(MOST_WORKSPACE, 0_u64)?;
         preference.set(REDUCTION_SCHEMES, 0_u32)?;
@@ -144,11 +194,12 @@ impl PreparedProduct {
         for (attribute, matrix) in ALIGNMENT.into_iter().zip(matrices) {
             preference.set(attribute, alignment(matrix))?;
         }
+        let (description, layouts) = described()?;
         let [b, a, c] = [0, 1, 2].map(|i: usize| layouts[i].handle);
         let none =
             Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
-        let (mut choice, mut count) = (none, 0);
-        // SAFETY: all handles are alive, and the result has room for one choice.
+        let (mut choices, mut count) = (vec![none; most.max(1)], 0);
+        // SAFETY: all handles are alive, and the result has room for so many choices.
         let code = unsafe {
             (products.api.cublasLtMatmulAlgoGetHeuristic)(
                 products.handle,
@@ -158,26 +209,41 @@ impl PreparedProduct {
                 c,
                 c,
                 preference.handle,
-                1,
-                &mut choice,
+                choices.len() as c_int,
+                choices.as_mut_ptr(),
                 &mut count,
             )
         };
         check("cublasLtMatmulAlgoGetHeuristic", code)?;
-        if count == 0 || choice.state != 0 {
+        choices.truncate(usize::try_from(count).unwrap_or(0));
+        choices.retain(|choice| choice.state == 0);
+        if choices.is_empty() {
             let error = format!("no algorithm for {m} x {n} x {k}");
             return Err(CudaError::Call { call: "cublasLtMatmulAlgoGetHeuristic", error });
         }
-        let product = *product;
-        Ok(Self { products: products.clone(), product, description, layouts, algorithm: choice.algorithm })
+        let prepared = choices.iter().map(|choice| {
+            let (description, layouts) = described()?;
+            let (products, product) = (products.clone(), *product);
+            Ok(Self { products, product, description, layouts, algorithm: choice.algorithm })
+        });
+        prepared.collect()
     }
 
     /// Queues the product.
     ///
     /// # Safety
-    /// The addresses are those of matrices of such extents, and nothing else uses C until the product is done.
-    pub unsafe fn run(&self, stream: &Stream, a: Address, b: Address, c: Address) -> Result<(), CudaError> {
+    /// The addresses are those of matrices of such extents and of the bias, if there is one; nothing else uses C until the product is
+    /// done, and no other thread runs this.
+    pub unsafe fn run(
+        &self,
+        stream: &Stream,
+        [a, b, c]: [Address; 3],
+        bias: Option<Address>,
+    ) -> Result<(), CudaError> {
         stream.context.enter()?;
+        if let Some(bias) = bias {
+            self.description.set(BIAS_POINTER, bias)?;
+        }
         let added = if self.product.accumulate { 1.0 } else { 0.0 };
         let (single, double) = ([1.0_f32, added as f32], [1.0_f64, added]);
         let scale = |i: usize| -> *const c_void {

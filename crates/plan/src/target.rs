@@ -105,6 +105,10 @@ pub trait Target: Send + Sync {
     fn outside(&self) -> Vec<Entry> {
         Vec::new()
     }
+    /// What it takes there besides to reach so many bytes of host memory that values are offloaded to.
+    fn host_mapping_bytes(&self, _bytes: u64) -> usize {
+        0
+    }
     /// Which kernel runs an op, and what it needs. A pure function.
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported>;
 }

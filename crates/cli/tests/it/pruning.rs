@@ -128,6 +128,17 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
         refused(&["quantize", &run, "--out", &scratch.path("other"), "--examples=0"]).contains("at least 1")
     );
     assert!(refused(&["quantize", &run, "--out", &bytes]).contains("name another folder"));
+    // Grids of another version may be of other layers.
+    let path = scratch.0.join("bytes/report.json");
+    let mut kept: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    kept["model_options"]["int8"].as_array_mut().unwrap().pop();
+    fs::write(&path, kept.to_string()).unwrap();
+    let onnx = scratch.path("bytes.onnx");
+    for command in
+        [&["evaluate", &bytes][..], &["predict", &bytes], &["export", &bytes, "--to=onnx", "--out", &onnx]]
+    {
+        assert!(refused(command).contains("quantize the run on floats again"), "{command:?}");
+    }
 }
 
 #[test]

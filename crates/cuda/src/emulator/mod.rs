@@ -127,8 +127,12 @@ impl Device for EmulatedDevice {
                 }
                 Launch::Product(product) => {
                     let start = |matrix: &Matrix| address(matrix.start);
-                    let starts =
-                        product::Starts { a: start(&product.a), b: start(&product.b), c: start(&product.c) };
+                    let starts = product::Starts {
+                        a: start(&product.a),
+                        b: start(&product.b),
+                        c: start(&product.c),
+                        bias: product.bias.map_or(std::ptr::null_mut(), address).cast_const(),
+                    };
                     // SAFETY: as above.
                     unsafe { product::run(product, &starts) };
                 }

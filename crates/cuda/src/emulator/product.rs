@@ -8,6 +8,8 @@ pub(super) struct Starts {
     pub a: *const u8,
     pub b: *const u8,
     pub c: *mut u8,
+    /// If there is one.
+    pub bias: *const u8,
 }
 
 /// Computes products. Sums are f32 and rounded once as they are stored; f64 of f64.
@@ -15,7 +17,7 @@ pub(super) struct Starts {
 /// # Safety
 /// The matrices are valid for the product's sizes, and C overlaps neither factor.
 pub(super) unsafe fn run(product: &Product, starts: &Starts) {
-    let Product { m, n, k, a, b, c, accumulate, count } = *product;
+    let Product { m, n, k, a, b, c, accumulate, count, bias } = *product;
     let wide = a.dtype == DType::F64;
     for p in 0..count {
         for i in 0..m {
@@ -34,6 +36,11 @@ pub(super) unsafe fn run(product: &Product, starts: &Starts) {
                     // SAFETY: as above.
                     let before = unsafe { load(c.dtype, starts.c, at) };
                     sum = if wide { before + sum } else { f64::from(before as f32 + sum as f32) };
+                }
+                if bias.is_some() {
+                    // SAFETY: as above.
+                    let bias = unsafe { load(c.dtype, starts.bias, j) };
+                    sum = if wide { sum + bias } else { f64::from(sum as f32 + bias as f32) };
                 }
                 // SAFETY: as above.
                 unsafe { store(c.dtype, starts.c, at, sum) };

@@ -234,6 +234,7 @@ fn forward(shape: &Shape) -> Call {
                     c: batch.queries(shape, tile, Operand::Write(0)),
                     accumulate: false,
                     count: batch.count,
+                    bias: None,
                 });
             }
         }
@@ -264,6 +265,7 @@ fn scored(
         c: batch.scores(shape, tile, scores, DType::F32),
         accumulate: false,
         count: batch.count,
+        bias: None,
     }
 }
 
@@ -326,6 +328,7 @@ fn grad_part(b: &mut CallBuilder, shape: &Shape, part: &Part, tiles: &[Tile], su
                 c: batch.queries(shape, tile, Operand::Write(0)),
                 accumulate: false,
                 count: batch.count,
+                bias: None,
             });
             for (of, with, output, sums) in [(dscores, q, 1, sums[0]), (weights, dy, 2, sums[1])] {
                 let result = Operand::Write(output);
@@ -338,6 +341,7 @@ fn grad_part(b: &mut CallBuilder, shape: &Shape, part: &Part, tiles: &[Tile], su
                     c: if sums_apart { batch.key_sums(shape, sums) } else { batch.keys(shape, result) },
                     accumulate: i > 0 || batch.member > 0,
                     count: batch.count,
+                    bias: None,
                 });
             }
         }

@@ -72,7 +72,7 @@ impl CallBuilder {
 }
 
 /// A kernel's source behind definitions of its macros.
-pub(super) fn define(macros: &[(&str, &str)], text: &str) -> String {
+pub(crate) fn define(macros: &[(&str, &str)], text: &str) -> String {
     let mut source: String = macros.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
     source.push_str(text);
     source

@@ -82,7 +82,7 @@ pub enum Operand {
     Fault,
 }
 
-/// `count` row-major products `C = A · B`, or `C = C + A · B`, summed in f32 (f64 of f64).
+/// `count` row-major products `C = A · B`, or `C = C + A · B`, summed in f32 (f64 of f64), with a bias that is added before C is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// Rows of C.
@@ -101,6 +101,8 @@ pub struct Product {
     pub accumulate: bool,
     /// Number of products.
     pub count: usize,
+    /// A number for each column of C, of C's type. Nothing else is added to C then.
+    pub bias: Option<Pointer>,
 }
 
 /// A matrix of a [`Product`].
@@ -148,12 +150,13 @@ impl Pointer {
 impl fmt::Display for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Product(Product { m, n, k, a, b, c, accumulate, count }) => {
+            Self::Product(Product { m, n, k, a, b, c, accumulate, count, bias }) => {
                 let [ta, tb] = [a.transposed, b.transposed].map(|yes| if yes { "ᵀ" } else { "" });
                 let added = if *accumulate { " added" } else { "" };
+                let bias = if bias.is_some() { " with a bias" } else { "" };
                 write!(
                     f,
-                    "{count} × product {m} × {n} × {k}, {}{ta} · {}{tb} → {}{added}",
+                    "{count} × product {m} × {n} × {k}, {}{ta} · {}{tb} → {}{added}{bias}",
                     a.dtype, b.dtype, c.dtype
                 )
             }

@@ -185,6 +185,7 @@ fn forward(shape: &Shape, result: DType, finish: &Finish) -> Call {
             c: matrix(start, dtype),
             accumulate: false,
             count: shape.groups,
+            bias: None,
         });
         if !finish.is_none() {
             let [bias, macros] = finish.macros();

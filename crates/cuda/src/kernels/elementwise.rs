@@ -227,7 +227,7 @@ fn constant(value: f64, dtype: DType) -> String {
 }
 
 /// The C type of an element in memory.
-pub(super) fn stored(dtype: DType) -> &'static str {
+pub(crate) fn stored(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
         DType::BF16 => "bf16",

@@ -88,6 +88,7 @@ fn rest(builder: &mut CallBuilder, product: &Product, parts: Pointer) {
         c: Matrix { start: parts, stride: m * n, ..c },
         accumulate: false,
         count,
+        bias: None,
         ..*product
     });
     let accumulate = usize::from(product.accumulate);
@@ -216,8 +217,17 @@ impl Chunks {
             plain(at, dtype, transposed != operands.transposed, columns)
         };
         let logits = |transposed| plain(workspace.logits, dtype, transposed, padded);
-        let product =
-            |[m, n, k]: [usize; 3], a, b, c, accumulate| Product { m, n, k, a, b, c, accumulate, count: 1 };
+        let product = |[m, n, k]: [usize; 3], a, b, c, accumulate| Product {
+            m,
+            n,
+            k,
+            a,
+            b,
+            c,
+            accumulate,
+            count: 1,
+            bias: None,
+        };
         let empty = self.classes == 0 || width == 0;
         if empty {
             builder.zero(workspace.logits.operand, rows * padded, dtype);

@@ -17,8 +17,15 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Option<Call> {
     if elements == 0 || (k == 0 && query.accumulate) {
         return Some(Call::default());
     }
+    let epilogue = op.epilogue;
+    let bias_type = query.inputs.last().filter(|_| epilogue.bias).map(|bias| bias.dtype);
+    let folded = query.fold_rows > 0 && op.transpose_a && !op.transpose_b && count == 1;
+    // The library adds a bias of the result's type itself, but not to f64.
+    let joined =
+        bias_type == Some(result) && !epilogue.relu && result != DType::F64 && k > 0 && count == 1 && !folded;
+    let epilogue = Epilogue { bias: epilogue.bias && !joined, ..epilogue };
     // A bias or maximum comes before the rounding.
-    let wide = op.epilogue != Epilogue::default() && result != result.wide();
+    let wide = epilogue != Epilogue::default() && result != result.wide();
     let product = if wide { Operand::Workspace } else { Operand::Write(0) };
     let c_type = if wide { result.wide() } else { result };
     let row_stride = |transposed: bool, rows: usize, columns: usize| if transposed { rows } else { columns };
@@ -38,6 +45,7 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Option<Call> {
         c: matrix(product, c_type, false, m, n),
         accumulate: query.accumulate,
         count,
+        bias: joined.then(|| Operand::Read(2).at(0)),
     };
     let mut builder = CallBuilder::default();
     if wide {
@@ -45,13 +53,13 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Option<Call> {
     }
     if k == 0 {
         builder.zero(product, elements, c_type);
-    } else if query.fold_rows > 0 && op.transpose_a && !op.transpose_b && count == 1 {
+    } else if folded {
         fold(&whole, query.fold_rows).for_each(|product| builder.product(product));
     } else {
         builder.product(whole);
     }
-    if op.epilogue != Epilogue::default() {
-        finish(&mut builder, op.epilogue, query, product, elements, n);
+    if epilogue != Epilogue::default() {
+        finish(&mut builder, epilogue, query, product, elements, n);
     }
     Some(builder.finish())
 }

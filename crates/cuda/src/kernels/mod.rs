@@ -24,7 +24,8 @@ mod strided;
 
 pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, Product};
 
-use elementwise::stored;
+pub(crate) use builder::define;
+pub(crate) use elementwise::stored;
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;
 

@@ -87,6 +87,7 @@ fn lstm(shape: &Shape) -> Call {
             c: Rows::whole(product, 4 * units).matrix(),
             accumulate: false,
             count: 1,
+            bias: None,
         });
         let mut all = parameters![x, product, c.start, y, cells, gates];
         all.extend(parameters![shape.threads(), units, shape.positions, position, c.row_stride]);
@@ -129,6 +130,7 @@ fn lstm_grad(shape: &Shape, with_cells: bool) -> Call {
             c: Rows::whole(to_state, units).matrix(),
             accumulate: false,
             count: 1,
+            bias: None,
         });
     }
     b.finish()

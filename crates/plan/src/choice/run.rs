@@ -310,6 +310,10 @@ impl Chooser {
             RunTechniques::Plain | RunTechniques::Rematerialize => (false, u64::MAX),
             RunTechniques::Offload { time_limit_ns } => (true, time_limit_ns),
         };
+        // The same for what a device takes of its own memory to reach that of the host: states are offloaded first.
+        let bytes = |graph: &Graph| graph.states.iter().map(|state| graph.ty(state.input).bytes()).sum();
+        let states: usize = batches.graphs().first().map_or(0, |(_, graph)| bytes(graph));
+        let mut reserved_on_device = if offload { run.target().host_mapping_bytes(states as u64) } else { 0 };
         loop {
             let host_bytes = in_host.iter().fold(reserved, |sum, e| sum.saturating_add(e.bytes));
             let host_limit = if device { self.host_line_bytes } else { limit };
@@ -318,7 +322,9 @@ impl Chooser {
             let host_line = host_arena.saturating_add(host_bytes - reserved);
             let budget = if device {
                 let host = HostBudget { line_bytes: host_line, outside: in_host.clone() };
-                Budget { host, ..Budget::new(limit, run.target().outside()) }
+                let mut outside = run.target().outside();
+                outside.extend(sheet::host_mapping(reserved_on_device));
+                Budget { host, ..Budget::new(limit, outside) }
             } else {
                 Budget::new(host_line, in_host.clone())
             };
@@ -328,6 +334,13 @@ impl Chooser {
             let mut plans = run.plan_lowest(&batches, &budget, &self.search_cache)?;
             let in_host_arena = if device { plans.tier_bytes.host as usize } else { plans.arena_bytes };
             let page_tables = sheet::page_tables(in_host_arena);
+            let mapping = run.target().host_mapping_bytes(plans.tier_bytes.host);
+            let total = plans.sheet.total_bytes;
+            if !plain && total <= limit && total.saturating_sub(reserved_on_device) + mapping > limit {
+                reserved_on_device = mapping + mapping / 8;
+                continue;
+            }
+            plans.sheet.set_host_mapping(mapping);
             if let Some(heap) = run.heap_bytes() {
                 let bytes = heap + sheet::plans_heap_bytes(&plans);
                 let (total, _) = plans.sheet.host_total_and_line();

@@ -50,6 +50,11 @@ pub(crate) fn page_tables(arena_bytes: usize) -> Entry {
     Entry::new(PAGE_TABLES, bytes, "of the arena, in the kernel")
 }
 
+/// What a device takes of its own memory to reach that of the host, if anything.
+pub(crate) fn host_mapping(bytes: usize) -> Option<Entry> {
+    (bytes > 0).then(|| Entry::new(PAGE_TABLES, bytes, "of the host memory that is offloaded to"))
+}
+
 /// The largest arena that fits in so many bytes together with its page tables.
 pub(crate) fn largest_arena(bytes: usize) -> usize {
     bytes / (PAGE_BYTES + PAGE_TABLE_ENTRY_BYTES) * PAGE_BYTES

@@ -12,8 +12,8 @@ pub use entries::{
     STATE_BUFFER, TRACE, process_heap, process_planning,
 };
 pub(crate) use entries::{
-    graphs_heap_bytes, heap_cap, largest_arena, link_staging, page_tables, planning, planning_bytes,
-    plans_heap_bytes, spill_staging,
+    graphs_heap_bytes, heap_cap, host_mapping, largest_arena, link_staging, page_tables, planning,
+    planning_bytes, plans_heap_bytes, spill_staging,
 };
 pub use lifetimes::Lifetime;
 pub use words::{batch_type_in_words, op_in_words};
@@ -183,6 +183,16 @@ impl LoadSheet {
         }
         self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
         self.outside.push(entry);
+    }
+
+    /// What a device takes of its own memory to reach that of the host, in place of what was reserved for it.
+    pub(crate) fn set_host_mapping(&mut self, bytes: usize) {
+        if self.host.is_none() {
+            return;
+        }
+        self.outside.retain(|entry| entry.name != PAGE_TABLES);
+        self.outside.extend(host_mapping(bytes));
+        self.total_bytes = self.outside.iter().fold(self.arena_bytes, |sum, e| sum.saturating_add(e.bytes));
     }
 
     /// Bytes of an entry outside the arenas; 0 if the sheet has none of this name.

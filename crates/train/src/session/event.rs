@@ -143,6 +143,8 @@ pub struct Report {
     pub validation: Option<Evaluation>,
     /// Median time of a step, data included. The first step, which warms the caches, is left out where there are others.
     pub step_median: Duration,
+    /// The same without the time until its batch was there.
+    pub computing_median: Duration,
     /// Mean time per step until its batch was there, without the first step: what reading and making data adds to a step.
     pub data: Duration,
     /// Mean time per step that rematerialization and waiting for transfers took, without the first step.

@@ -22,7 +22,8 @@ pub(super) struct StepLog {
     warm_time: Duration,
     warm_extra: Extra,
     warm_data: Duration,
-    times: Vec<Duration>,
+    /// Of each step, all of it and what went by until its batch was there.
+    times: Vec<[Duration; 2]>,
 }
 
 impl StepLog {
@@ -37,7 +38,8 @@ impl StepLog {
     }
 
     /// Counts a step, of whose time `data` went by until its batch was there.
-    pub fn step(&mut self, loss: f64, examples: usize, [time, data]: [Duration; 2], extra: Extra) {
+    pub fn step(&mut self, loss: f64, examples: usize, times: [Duration; 2], extra: Extra) {
+        let [time, data] = times;
         if self.steps > 0 {
             self.warm_examples += examples as u64;
             self.warm_time += time;
@@ -48,9 +50,9 @@ impl StepLog {
         // A ring buffer: a long run keeps its latest times.
         let slot = self.steps as usize % MAX_TIMES;
         if slot < self.times.len() {
-            self.times[slot] = time
+            self.times[slot] = times
         } else {
-            self.times.push(time)
+            self.times.push(times)
         }
         self.steps += 1;
         self.examples += examples as u64;
@@ -78,8 +80,12 @@ impl StepLog {
         scale: Option<Scale>,
     ) -> Report {
         let warm = if self.times.len() > 1 { &mut self.times[1..] } else { &mut self.times[..] };
-        warm.sort_unstable();
-        let step_median = warm.get(warm.len() / 2).copied().unwrap_or_default();
+        let mut median = |of: fn(&[Duration; 2]) -> Duration| {
+            warm.sort_unstable_by_key(of);
+            warm.get(warm.len() / 2).map(of).unwrap_or_default()
+        };
+        let step_median = median(|[time, _]| *time);
+        let computing_median = median(|[time, data]| time.saturating_sub(*data));
         let (examples, time) =
             if self.steps > 1 { (self.warm_examples, self.warm_time) } else { (self.examples, step_median) };
         let each = u32::try_from(self.steps.max(2) - 1).unwrap_or(u32::MAX);
@@ -92,6 +98,7 @@ impl StepLog {
             evaluation,
             validation: None,
             step_median,
+            computing_median,
             data: self.warm_data / each,
             extra: Extra { waiting: waiting / each, again: again / each },
             slowdown: (waiting + again).as_secs_f64() / computing.as_secs_f64().max(1e-9),

@@ -119,6 +119,7 @@ fn windows(b: &mut CallBuilder, shape: &Shape, result: DType) {
             c: matrix(space, result, n),
             accumulate: false,
             count: 1,
+            bias: None,
         });
         let to = Places { grid: shape.result, offset: [0; 2], tile: window };
         place(b, shape, result, &to, [first, m], space);
@@ -171,6 +172,7 @@ fn pixels(b: &mut CallBuilder, shape: &Shape, result: DType, classes: [Class; 2]
             c: Matrix { start, dtype: result, transposed: false, row_stride, stride },
             accumulate: false,
             count: shape.groups,
+            bias: None,
         });
         if !in_order {
             let offset = classes.map(|class| class.first);

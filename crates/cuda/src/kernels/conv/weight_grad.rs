@@ -123,6 +123,7 @@ fn products(shape: &Shape, block: usize, accumulate: bool) -> Call {
                 },
                 accumulate: count == 1 && accumulate,
                 count,
+                bias: None,
             });
         }
         if count > 1 {
