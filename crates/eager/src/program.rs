@@ -65,6 +65,8 @@ pub(crate) struct Slot {
     pub buffer: u32,
     /// The input whose buffer it is.
     pub input: Option<usize>,
+    /// Whether that input may be written over.
+    donated: bool,
 }
 
 /// What runs of programs need again and again, kept so that a run allocates nothing but its results.
@@ -110,19 +112,19 @@ impl Program {
         Ok(lowered.finish(name, graph, batches))
     }
 
-    /// Runs it. `donated` has a bit for each input that may be written over. The frame's slots are the results afterwards.
+    /// Runs it on buffers, with whether each may be written over. The frame's slots are the results afterwards.
     pub fn run(
         &self,
         memory: &mut Memory,
         frame: &mut Frame,
-        inputs: impl Iterator<Item = u32>,
-        donated: u64,
+        inputs: impl Iterator<Item = (u32, bool)>,
         site: Site,
     ) -> Result<()> {
         frame.slots.clear();
-        frame.slots.extend(inputs.enumerate().map(|(i, buffer)| Some(Slot { buffer, input: Some(i) })));
+        let slot = |(i, (buffer, donated))| Some(Slot { buffer, input: Some(i), donated });
+        frame.slots.extend(inputs.enumerate().map(slot));
         frame.slots.resize(self.slots.len(), None);
-        let ran = self.run_steps(memory, frame, donated, site);
+        let ran = self.run_steps(memory, frame, site);
         if ran.is_err() {
             let own = frame.slots.iter().flatten().filter(|slot| slot.input.is_none());
             own.for_each(|slot| memory.release(slot.buffer));
@@ -130,7 +132,7 @@ impl Program {
         ran
     }
 
-    fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, donated: u64, site: Site) -> Result<()> {
+    fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
         for slot in frame.slots[..self.inputs].iter().flatten() {
             memory.touch(slot.buffer);
         }
@@ -138,10 +140,11 @@ impl Program {
             memory.fetch(slot.buffer, self.name)?;
         }
         // Where inputs are written over, there must be memory for all steps before the first begins.
-        if donated != 0 && self.steps.len() > 1 {
+        let donated = |slot: &Slot| slot.donated;
+        if self.steps.len() > 1 && frame.slots[..self.inputs].iter().flatten().any(donated) {
             memory.make_room(self.own_bytes, self.name)?;
         }
-        self.steps.iter().try_for_each(|step| step.run(self, memory, frame, donated, site))
+        self.steps.iter().try_for_each(|step| step.run(self, memory, frame, site))
     }
 
     /// Whether its outputs are all outputs of its one node.
@@ -151,17 +154,32 @@ impl Program {
     }
 }
 
-/// Adds the nodes of a graph to a builder, nodes without a layer to the builder's; `values` has the builder's value for each of
-/// the graph's inputs and states, and gets one for each of its others.
+/// What becomes of the layers of nodes that are added to a builder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layers {
+    /// They are inside the builder's.
+    Inside,
+    /// All nodes are in the builder's.
+    Replaced,
+}
+
+/// Adds the nodes of a graph to a builder; `values` has the builder's value for each of the graph's inputs and states, and gets
+/// one for each of its others.
 pub(crate) fn append(
     graph: &Graph,
     b: &mut Builder,
     values: &mut [Option<ValueId>],
+    layers: Layers,
 ) -> Result<(), GraphError> {
     for node in &graph.nodes {
         let inputs: Vec<ValueId> = node.inputs.iter().filter_map(|v| values[v.index()]).collect();
-        let layer = if node.layer.is_empty() { b.layer() } else { &node.layer };
-        let outputs = b.within(layer.clone(), |b| b.node(node.op.clone(), &inputs))?;
+        let layer = match layers {
+            Layers::Inside if node.layer.is_empty() => b.layer().clone(),
+            Layers::Inside if b.layer().is_empty() => node.layer.clone(),
+            Layers::Inside => b.path(&node.layer).into(),
+            Layers::Replaced => b.layer().clone(),
+        };
+        let outputs = b.within(layer, |b| b.node(node.op.clone(), &inputs))?;
         for (value, output) in node.outputs.iter().zip(outputs) {
             values[value.index()] = Some(output);
         }
@@ -170,24 +188,17 @@ pub(crate) fn append(
 }
 
 impl Step {
-    fn run(
-        &self,
-        program: &Program,
-        memory: &mut Memory,
-        frame: &mut Frame,
-        donated: u64,
-        site: Site,
-    ) -> Result<()> {
+    fn run(&self, program: &Program, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
         for write in &self.writes {
             let over = write.over.and_then(|slot| frame.slots[slot]);
-            let over = over.filter(|slot| slot.input.is_none_or(|i| i < 64 && donated >> i & 1 == 1));
+            let over = over.filter(|slot| slot.input.is_none() || slot.donated);
             let ty = &program.slots[write.slot];
             frame.slots[write.slot] = Some(match over {
                 Some(slot) => {
                     memory.renew(slot.buffer, ty, site);
                     slot
                 }
-                None => Slot { buffer: memory.allocate(ty, self.op, site)?, input: None },
+                None => Slot { buffer: memory.allocate(ty, self.op, site)?, input: None, donated: false },
             });
         }
         let scratch = match self.workspace {
@@ -213,7 +224,7 @@ impl Step {
             memory.release(scratch);
         }
         for &slot in &self.dead {
-            if let Some(Slot { buffer, input: None }) = frame.slots[slot].take() {
+            if let Some(Slot { buffer, input: None, .. }) = frame.slots[slot].take() {
                 let moved_on = self.writes.iter().filter_map(|write| frame.slots[write.slot]);
                 if !moved_on.into_iter().any(|other| other.buffer == buffer) {
                     memory.release(buffer);
