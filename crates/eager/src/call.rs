@@ -21,6 +21,15 @@ pub(crate) enum Operand {
     Number(f64),
 }
 
+impl Operand {
+    fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Self::Tensor(tensor) => Some(tensor),
+            Self::Number(_) => None,
+        }
+    }
+}
+
 /// The results of a call: mostly one.
 pub(crate) enum Outputs {
     One(Tensor),
@@ -118,10 +127,7 @@ struct Common {
 }
 
 fn common(name: &'static str, operands: &[Operand]) -> Result<Common> {
-    let mut tensors = operands.iter().filter_map(|operand| match operand {
-        Operand::Tensor(tensor) => Some(tensor),
-        Operand::Number(_) => None,
-    });
+    let mut tensors = operands.iter().filter_map(Operand::tensor);
     let first =
         tensors.next().ok_or_else(|| Error::Argument(format!("{name} needs a tensor among its operands")))?;
     let mut common = Common {
@@ -194,6 +200,8 @@ fn run_under(
         return run(&mut state, common, program, operands, site);
     }
     if program.is_one_node() {
+        // Backward may need an operand that nobody else holds: a second owner keeps it from being written over.
+        let _owners: Vec<Tensor> = operands.iter().filter_map(Operand::tensor).cloned().collect();
         let outputs = run(&mut state, common, program, operands, site)?.into_vec();
         drop(state);
         let values: Vec<_> =

@@ -240,6 +240,8 @@ impl Record {
         self.values.resize(self.builder.graph().value_count(), None);
         for (value, tensor) in values {
             let Some(own) = map[value.index()] else { continue };
+            // By its name an outer tape knows it in the gradient that an inner one takes.
+            self.known.insert(tensor.id, own);
             self.values[own.index()] = Some(tensor.clone());
         }
         for (output, tensor) in graph.outputs.iter().zip(outputs) {

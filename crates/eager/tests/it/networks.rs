@@ -2,7 +2,7 @@
 
 use super::{eager, normal};
 use plimsoll_eager::{
-    Compiled, Eager, Error, Network, Optimizer, Result, Tape, Tensor, compile, compile_step,
+    Compiled, Eager, Error, Network, Optimizer, Result, Tape, Tensor, checkpoint, compile, compile_step,
 };
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_nn::{
@@ -219,7 +219,7 @@ fn a_compiled_step_keeps_all_its_parts() -> Result<()> {
     };
     let (mut on_tensors, mut compiled) = (parts()?, compile_step(parts()?, train, &[&x], MiB(1))?);
     for _ in 0..3 {
-        let wanted = train(&mut on_tensors, &[x.clone()])?;
+        let wanted = train(&mut on_tensors, std::slice::from_ref(&x))?;
         assert_eq!(bits(&[&wanted[0]]), bits(&[&compiled.run(&[&x])?[0]]));
     }
     let (one, _, (two, _), count) = compiled.states()?;
@@ -307,6 +307,90 @@ fn updates_of_many_variables_are_in_place() -> Result<()> {
     }
     assert!(e.pool().peak <= peak + 4 * one, "{} then {}", peak, e.pool().peak);
     assert_eq!(net.variables().len(), 80);
+    Ok(())
+}
+
+/// Two networks on two devices; names of layers do not tell where backward runs.
+#[test]
+fn networks_on_two_devices_have_the_gradients_of_one() -> Result<()> {
+    let devices = [eager(), eager()];
+    let block = |width| Sequential::block().push(Dense::new(width)).push(Relu);
+    let gradients = |other: &Eager| -> Result<_> {
+        let x = normal(&devices[0], "x", "f32[40,6]");
+        let mut first = devices[0].layer("1", block(5), &x)?;
+        let middle = normal(other, "middle", "f32[40,5]");
+        let mut second = other.layer("0", block(3), &middle)?;
+        let tape = Tape::new();
+        let middle = first.call(&x, Mode::Train)?.to(other)?;
+        let loss = second.call(&middle, Mode::Train)?.square().sum(&[0, 1], false).get()?;
+        let wanted = [first.variables(), second.variables()].concat();
+        let found = tape.gradient(&loss, &wanted)?;
+        assert!(found.iter().zip(&wanted).all(|(gradient, variable)| gradient.device() == variable.device()));
+        Ok(bits(&found.iter().collect::<Vec<_>>()))
+    };
+    assert_eq!(gradients(&devices[1])?, gradients(&devices[0])?);
+    Ok(())
+}
+
+/// Checkpoints draw what was dropped again, and keep fewer bytes; second derivatives go through networks.
+#[test]
+fn checkpoints_and_nested_tapes_work_on_networks() -> Result<()> {
+    let e = eager();
+    let x = normal(&e, "x", "f32[16,6,6,2]");
+    let run = |checkpointed: bool| -> Result<_> {
+        let mut net =
+            e.layer("net", Sequential::block().push(image_model()).push(Relu).push(Dense::new(3)), &x)?;
+        let tape = Tape::new();
+        let held = e.pool().held;
+        let y = match checkpointed {
+            true => checkpoint(|| net.call(&x, Mode::Train))?,
+            false => net.call(&x, Mode::Train)?,
+        };
+        let kept = e.pool().held - held;
+        let loss = y.square().sum(&[0, 1], false).get()?;
+        let gradients = tape.gradient(&loss, &net.variables())?;
+        Ok((bits(&gradients.iter().collect::<Vec<_>>()), states(&net), kept))
+    };
+    let (kept, again) = (run(false)?, run(true)?);
+    assert_eq!((&kept.0, &kept.1), (&again.0, &again.1));
+    assert!(again.2 < kept.2 / 2, "{} of {}", again.2, kept.2);
+
+    let x = e.tensor([[0.5f32, 2.0]])?;
+    let mut net = e.layer("dense", Dense::new(1), &x)?;
+    let x = net.batch(&x);
+    let outer = Tape::new();
+    let inner = Tape::new();
+    inner.watch(&x);
+    let y = net.call(&x, Mode::Train)?.square().sum(&[0, 1], false).get()?;
+    let slope = inner.gradient(&y, &[&x])?.remove(0); // 2 y w
+    let penalty = slope.square().sum(&[0, 1], false).get()?; // 4 y² (w₁² + w₂²)
+    let found = outer.gradient(&penalty, &net.variables()[..1])?[0].to_vec::<f32>()?;
+    let w = net.variables()[0].to_vec::<f32>()?;
+    let (y, squares) = (0.5 * w[0] + 2.0 * w[1], w[0] * w[0] + w[1] * w[1]);
+    for (i, x) in [0.5, 2.0].into_iter().enumerate() {
+        let wanted = 8.0 * y * x * squares + 8.0 * y * y * w[i];
+        assert!((found[i] - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{found:?}, {wanted}");
+    }
+    Ok(())
+}
+
+/// A loss by ops, on labels that nobody marked.
+#[test]
+fn a_loss_by_ops_is_the_models_own() -> Result<()> {
+    let e = eager();
+    let (x, labels) = batch(&e, "x", 70);
+    let weights = e.full(&"f32[70]".parse().unwrap(), 1.0 / 70.0).get()?;
+    let run = |own: bool| -> Result<_> {
+        let mut net = e.model(image_model())?;
+        let tape = Tape::new();
+        let loss = match own {
+            true => net.loss(&x, &labels)?,
+            false => net.call(&x, Mode::Train)?.cross_entropy(&labels, &weights).get()?,
+        };
+        let gradients = tape.gradient(&loss, &net.variables())?;
+        Ok((bits(&[&loss]), bits(&gradients.iter().collect::<Vec<_>>()), states(&net)))
+    };
+    assert_eq!(run(true)?, run(false)?);
     Ok(())
 }
 
