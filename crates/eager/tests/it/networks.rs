@@ -7,7 +7,8 @@ use plimsoll_eager::{
 use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_nn::{
     AdamW, BatchNorm, Clip, Conv2d, CrossEntropy, Dense, Dropout, Embedding, Field, Flatten, Head, Layer,
-    LayerNorm, Lstm, Mode, Model, MultiHeadAttention, Net, Penalty, Recipe, Relu, Sequential, Sgd, WithLoss,
+    LayerNorm, Lstm, Mode, Model, MultiHeadAttention, Net, Penalty, Recipe, Relu, Sequential, Sgd, Tanh,
+    WithLoss,
 };
 use plimsoll_plan::MiB;
 
@@ -374,6 +375,23 @@ fn checkpoints_and_nested_tapes_work_on_networks() -> Result<()> {
         let wanted = 8.0 * y * x * squares + 8.0 * y * y * w[i];
         assert!((found[i] - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{found:?}, {wanted}");
     }
+    // Through values inside a network, as through the same ops.
+    let deep = |by_ops: bool| -> Result<_> {
+        let block = Sequential::block().push(Dense::new(3)).push(Tanh).push(Dense::new(1));
+        let mut net = e.layer("deep", block, &x)?;
+        let v: Vec<Tensor> = net.variables().into_iter().cloned().collect();
+        let (outer, inner) = (Tape::new(), Tape::new());
+        inner.watch(&x);
+        v.iter().filter(|_| by_ops).for_each(|v| [&outer, &inner].into_iter().for_each(|tape| tape.watch(v)));
+        let y = match by_ops {
+            true => ((x.matmul(&v[0]) + &v[1]).tanh().matmul(&v[2]) + &v[3]).get()?,
+            false => net.call(&x, Mode::Train)?,
+        };
+        let slope = inner.gradient(y.square().sum(&[0, 1], false), &[&x])?.remove(0);
+        let penalty = slope.square().sum(&[0, 1], false).get()?;
+        Ok(bits(&outer.gradient(&penalty, &v.iter().collect::<Vec<_>>())?.iter().collect::<Vec<_>>()))
+    };
+    assert_eq!(deep(true)?, deep(false)?);
     Ok(())
 }
 
