@@ -55,8 +55,8 @@ struct Step {
 
 struct Write {
     slot: usize,
-    /// The slot that it may be written over, because it dies here.
-    over: Option<usize>,
+    /// The slots that it may be written over, because they die here: the first that may be, and that no other output takes.
+    over: Vec<usize>,
 }
 
 /// A slot of a running program.
@@ -189,9 +189,14 @@ pub(crate) fn append(
 
 impl Step {
     fn run(&self, program: &Program, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
-        for write in &self.writes {
-            let over = write.over.and_then(|slot| frame.slots[slot]);
-            let over = over.filter(|slot| slot.input.is_none() || slot.donated);
+        for (i, write) in self.writes.iter().enumerate() {
+            let taken = |buffer: u32| {
+                let before = self.writes[..i].iter().filter_map(|other| frame.slots[other.slot]);
+                before.into_iter().any(|other| other.buffer == buffer)
+            };
+            let over = write.over.iter().filter_map(|&slot| frame.slots[slot]);
+            let over =
+                over.into_iter().find(|slot| (slot.input.is_none() || slot.donated) && !taken(slot.buffer));
             let ty = &program.slots[write.slot];
             frame.slots[write.slot] = Some(match over {
                 Some(slot) => {
@@ -275,7 +280,7 @@ impl<'g> Lowered<'g> {
         let mut writes = Vec::new();
         for value in &node.outputs {
             self.slot_of[value.index()] = self.slots.len();
-            writes.push(Write { slot: self.slots.len(), over: None });
+            writes.push(Write { slot: self.slots.len(), over: Vec::new() });
             self.slots.push(Arc::new(self.graph.ty(*value).clone()));
         }
         let workspace = kernel.workspace_bytes();
@@ -296,16 +301,13 @@ impl<'g> Lowered<'g> {
                     step.dead.push(slot);
                 }
             }
-            let mut taken: Vec<usize> = Vec::new();
             for (output, write) in step.writes.iter_mut().enumerate() {
                 let dying = pairs.iter().filter(|(o, _)| *o == output).map(|(_, input)| step.reads[*input]);
-                let over = dying.into_iter().find(|slot| step.dead.contains(slot) && !taken.contains(slot));
-                taken.extend(over);
-                write.over = over;
+                write.over = dying.filter(|slot| step.dead.contains(slot)).collect();
             }
         }
         let own: usize = self.slots[self.inputs..].iter().map(|ty| crate::pool::rounded(ty.bytes())).sum();
-        let over = self.steps.iter().flat_map(|step| &step.writes).filter(|write| write.over.is_some());
+        let over = self.steps.iter().flat_map(|step| &step.writes).filter(|write| !write.over.is_empty());
         let over: usize = over.map(|write| crate::pool::rounded(self.slots[write.slot].bytes())).sum();
         let scratch = self.steps.iter().map(|step| step.workspace).max().unwrap_or(0);
         let outputs = (results.iter().zip(&self.graph.outputs).zip(batches))
