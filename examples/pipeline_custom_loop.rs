@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use plimsoll::data::{Prefetch, SHUFFLE_BUFFER};
-use plimsoll::eager::{self, Eager, Optimizer, Tape, Value};
+use plimsoll::eager::{Eager, Optimizer, Tape};
 use plimsoll::memory;
 use plimsoll::plan::in_words;
 use plimsoll::prelude::*;
@@ -20,18 +20,6 @@ fn pipeline(digits: Pipeline) -> Result<Pipeline, DataError> {
 /// The bytes that a pipeline states.
 fn stated(pipeline: &Pipeline) -> usize {
     pipeline.bytes().iter().map(|share| share.bytes).sum()
-}
-
-/// Scores of a network with one hidden layer.
-fn forward(images: &eager::Tensor, [w1, b1, w2, b2]: [&eager::Tensor; 4]) -> Value {
-    (images.matmul(w1) + b1).relu().matmul(w2) + b2
-}
-
-/// A batch as tensors: images as rows of 784 numbers, and labels.
-fn tensors(eager: &Eager, batch: &Batch) -> Result<[eager::Tensor; 2], Box<dyn std::error::Error>> {
-    let images = eager.tensor(batch.input_tensor())?;
-    let rows = images.reshape([batch.examples(), 28 * 28]).get()?;
-    Ok([rows, eager.tensor(batch.label_tensor())?])
 }
 
 /// Shows the pipeline's bytes, then trains.
@@ -63,24 +51,16 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(taken.is_none_or(|taken| taken <= stated(&train) - held + (1 << 20)));
 
     let eager = Eager::builder().line(MiB(32)).build()?;
-    let normal = |stream: &str, shape: [usize; 2]| {
-        (eager.key(7, 0)?.draw(Distribution::Normal(DType::F32), stream, shape) * 0.05).get()
-    };
-    let zeros = |width: usize| eager.zeros(TensorType::new(DType::F32, [width]));
-    let (mut w1, mut b1) = (normal("w1", [784, 64])?, zeros(64)?);
-    let (mut w2, mut b2) = (normal("w2", [64, 10])?, zeros(10)?);
-    let mut optimizer = Optimizer::new(AdamW::new(1e-3));
+    let model = Sequential::classifier([28, 28, 1], 10);
+    let model = model.push(Flatten).push(Dense::new(64)).push(Relu).push(Dense::new(10));
+    let (mut net, mut optimizer) = (eager.model(model)?, Optimizer::new(AdamW::new(1e-3)));
     let (mut smoothed, mut first) = (0.0, 0);
     while let Some(batch) = batches.next()? {
-        let [images, labels] = tensors(&eager, batch)?;
-        let rows = batch.examples();
-        let weights = eager.full(&TensorType::new(DType::F32, [rows]), 1.0 / rows as f64).get()?; // of a mean
+        let (images, labels) = (eager.tensor(batch.input_tensor())?, eager.tensor(batch.label_tensor())?);
         let tape = Tape::new();
-        [&w1, &b1, &w2, &b2].into_iter().for_each(|variable| tape.watch(variable));
-        let loss = forward(&images, [&w1, &b1, &w2, &b2]).cross_entropy(&labels, &weights).get()?;
-        let gradients = tape.gradient(&loss, &[&w1, &b1, &w2, &b2])?;
-        drop(tape); // it holds the old variables: without it they are updated in place
-        optimizer.apply(&mut [&mut w1, &mut b1, &mut w2, &mut b2], &gradients)?;
+        let loss = net.loss(&images, &labels)?;
+        let gradients = tape.gradient(&loss, &net.variables())?;
+        optimizer.apply(&mut net, &gradients)?;
         let loss = loss.item()?;
         smoothed = if optimizer.steps() == 1 { loss } else { smoothed + 0.02 * (loss - smoothed) };
         if optimizer.steps() == 10 {
@@ -97,9 +77,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut right, mut count) = (0.0, 0);
     let mut batches = data.test.batch(100).start_epoch(Cursor::default())?;
     while let Some(batch) = batches.next()? {
-        let [images, labels] = tensors(&eager, batch)?;
-        let found = forward(&images, [&w1, &b1, &w2, &b2]).argmax(1);
-        right += found.equal(&labels).cast(DType::F32).sum(&[0], false).item()?;
+        let (images, labels) = (eager.tensor(batch.input_tensor())?, eager.tensor(batch.label_tensor())?);
+        right +=
+            net.predict(&images)?.argmax(1).equal(labels.batch()).cast(DType::F32).sum(&[0], false).item()?;
         count += batch.examples();
     }
     let accuracy = right / count as f64;

@@ -2,12 +2,14 @@
 //!
 //!     cargo run --release -p plimsoll-eager --example op_overhead
 //!
-//! `benches/eager_ops.py` prints the same for PyTorch, `benches/candle_ops` for candle. Products in a row are also run as a compiled
-//! function: that is the graph executor.
+//! `benches/eager_ops.py` prints the same for PyTorch, `benches/candle_ops` for candle. Products in a row and training
+//! steps are also run compiled: that is the graph executor.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
-use plimsoll_eager::{Eager, Result, Tensor, compile};
+use plimsoll_eager::{Eager, Network, Optimizer, Result, Tape, Tensor, compile, compile_step};
+use plimsoll_nn::{AdamW, zoo};
 use plimsoll_plan::MiB;
+use plimsoll_tensor::{DType, TensorType};
 use std::time::Instant;
 
 /// Products in a row.
@@ -27,6 +29,15 @@ fn time(mut op: impl FnMut() -> Result<Tensor>) -> Result<f64> {
         least = least.min(start.elapsed().as_nanos() as f64 / count as f64);
     }
     Ok(least)
+}
+
+/// A training step of a network: the loss.
+fn train((net, optimizer): &mut (Network, Optimizer), batch: &[Tensor]) -> Result<Vec<Tensor>> {
+    let tape = Tape::new();
+    let loss = net.loss(&batch[0], &batch[1])?;
+    let gradients = tape.gradient(&loss, &net.variables())?;
+    optimizer.apply(net, &gradients)?;
+    Ok(vec![loss])
 }
 
 fn resident_kib() -> usize {
@@ -50,6 +61,20 @@ fn main() -> Result<()> {
         let mut compiled = compile(move |inputs| Ok(vec![row(&inputs[0])?]), &[&a], MiB(64))?;
         let (each, all) = (time(|| row(&a))?, time(|| Ok(compiled.run(&[&a])?.remove(0)))?);
         println!("{PRODUCTS} products of {n} in a row: {each:.0} ns eager, {all:.0} ns compiled");
+    }
+    for examples in [1, 32] {
+        let start =
+            || Ok::<_, plimsoll_eager::Error>((eager.model(zoo::lenet())?, Optimizer::new(AdamW::new(1e-3))));
+        let images = eager.full(&TensorType::new(DType::F32, [examples, 28, 28, 1]), 0.5).get()?;
+        let batch = [images, eager.tensor(vec![3i32; examples])?];
+        let (mut parts, mut compiled) =
+            (start()?, compile_step(start()?, train, &[&batch[0], &batch[1]], MiB(64))?);
+        let (each, all) = (
+            time(|| Ok(train(&mut parts, &batch)?.remove(0)))?,
+            time(|| Ok(compiled.run(&[&batch[0], &batch[1]])?.remove(0)))?,
+        );
+        let (each, all) = (each / 1e6, all / 1e6);
+        println!("a step of lenet on {examples} images: {each:.2} ms with a tape, {all:.2} ms compiled");
     }
     let (mut x, step) = (eager.tensor(vec![0.0f32; 64])?, eager.tensor(vec![1.0f32; 64])?);
     for _ in 0..1000 {

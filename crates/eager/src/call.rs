@@ -1,23 +1,33 @@
 //! Calls: from a method and its operands to tensors.
 
-use crate::compile::Trace;
 use crate::context::{Context, State};
 use crate::error::{Error, Result};
 use crate::memory::Site;
 use crate::placement;
 use crate::program::{Batch, Program};
-use crate::tape;
+use crate::tape::{self, Recorders};
 use crate::tensor::{Handle, Tensor};
+use crate::trace::Trace;
+use plimsoll_graph::op::Rematerialization;
 use plimsoll_graph::{BatchMark, BatchRelation, Builder, GraphError, Op, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 /// What an op reads.
 pub(crate) enum Operand {
     Tensor(Tensor),
     /// A number of the element type of the tensor beside it.
     Number(f64),
+}
+
+impl Operand {
+    fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Self::Tensor(tensor) => Some(tensor),
+            Self::Number(_) => None,
+        }
+    }
 }
 
 /// The results of a call: mostly one.
@@ -117,10 +127,7 @@ struct Common {
 }
 
 fn common(name: &'static str, operands: &[Operand]) -> Result<Common> {
-    let mut tensors = operands.iter().filter_map(|operand| match operand {
-        Operand::Tensor(tensor) => Some(tensor),
-        Operand::Number(_) => None,
-    });
+    let mut tensors = operands.iter().filter_map(Operand::tensor);
     let first =
         tensors.next().ok_or_else(|| Error::Argument(format!("{name} needs a tensor among its operands")))?;
     let mut common = Common {
@@ -166,24 +173,45 @@ pub(crate) fn call(
     let common = common(name, operands)?;
     let mut state = common.context.lock();
     let program = program(&mut state, &common, name, operands, words, build)?;
+    run_under(state, &common, &recorders, &program, operands, site)
+}
+
+/// As [`call`], for a program of the caller's own.
+pub(crate) fn call_program(program: &Program, operands: &mut [Operand], site: Site) -> Result<Vec<Tensor>> {
+    let recorders = tape::recorders(operands);
+    let common = common(program.name, operands)?;
+    run_under(common.context.lock(), &common, &recorders, program, operands, site).map(Outputs::into_vec)
+}
+
+/// Runs a program under the tapes and the trace that its operands are on.
+fn run_under(
+    mut state: MutexGuard<'_, State>,
+    common: &Common,
+    recorders: &Recorders,
+    program: &Program,
+    operands: &mut [Operand],
+    site: Site,
+) -> Result<Outputs> {
     if let Some(trace) = &common.trace {
         drop(state);
-        return trace.record(&program, operands, common.batch);
+        return trace.record(program, operands, common.batch);
     }
     if recorders.is_empty() {
-        return run(&mut state, &common, &program, operands, site);
+        return run(&mut state, common, program, operands, site);
     }
     if program.is_one_node() {
-        let outputs = run(&mut state, &common, &program, operands, site)?.into_vec();
+        // Backward may need an operand that nobody else holds: a second owner keeps it from being written over.
+        let _owners: Vec<Tensor> = operands.iter().filter_map(Operand::tensor).cloned().collect();
+        let outputs = run(&mut state, common, program, operands, site)?.into_vec();
         drop(state);
         let values: Vec<_> =
             program.graph.nodes[0].outputs.iter().copied().zip(outputs.iter().cloned()).collect();
-        recorders.record(&program, operands, &values, &outputs, common.batch)?;
+        recorders.record(program, operands, &values, &outputs, common.batch)?;
         return Ok(Outputs::Many(outputs));
     }
     drop(state);
-    let (values, outputs) = run_nodes(&common, &program, operands, site)?;
-    recorders.record(&program, operands, &values, &outputs, common.batch)?;
+    let (values, outputs) = run_nodes(common, program, operands, site)?;
+    recorders.record(program, operands, &values, &outputs, common.batch)?;
     Ok(Outputs::Many(outputs))
 }
 
@@ -250,26 +278,22 @@ fn run(
 ) -> Result<Outputs> {
     let State { memory, frame, scalars, .. } = state;
     memory.ops += 1;
-    let mut donated = 0;
     let mut number = None;
-    for (i, operand) in operands.iter().enumerate() {
-        match operand {
-            Operand::Tensor(tensor) => {
-                let alone = tensor.handle().is_some_and(|handle| Arc::strong_count(handle) == 1);
-                donated |= u64::from(alone && i < 64) << i.min(63);
-            }
-            Operand::Number(value) => {
-                let buffer = memory.allocate(&scalars[common.dtype as usize], program.name, site)?;
-                write_number(memory.write(buffer), *value, common.dtype);
-                number = Some(buffer);
-            }
+    for operand in operands.iter() {
+        if let Operand::Number(value) = operand {
+            let buffer = memory.allocate(&scalars[common.dtype as usize], program.name, site)?;
+            write_number(memory.write(buffer), *value, common.dtype);
+            number = Some(buffer);
         }
     }
     let inputs = operands.iter().map(|operand| match operand {
-        Operand::Tensor(tensor) => tensor.handle().map_or(u32::MAX, |handle| handle.buffer),
-        Operand::Number(_) => number.unwrap_or(u32::MAX),
+        Operand::Tensor(tensor) => {
+            let alone = |handle: &Arc<Handle>| (handle.buffer, Arc::strong_count(handle) == 1);
+            tensor.handle().map_or((u32::MAX, false), alone)
+        }
+        Operand::Number(_) => (number.unwrap_or(u32::MAX), false),
     });
-    let ran = program.run(memory, frame, inputs, donated, site);
+    let ran = program.run(memory, frame, inputs, site);
     if let Some(number) = number {
         memory.release(number);
     }
@@ -302,7 +326,8 @@ fn run(
     Ok(Outputs::Many(tensors.collect()))
 }
 
-/// Runs each node of a program by itself: all values of its graph that nodes compute, and its outputs.
+/// Runs each node of a program by itself: the costly values of its graph, which tapes keep, and its outputs. Others are let go after
+/// their last use.
 #[allow(clippy::type_complexity, reason = "values by name, and the outputs")]
 fn run_nodes(
     common: &Common,
@@ -318,13 +343,27 @@ fn run_nodes(
             Operand::Number(value) => number(&common.context, *value, common.dtype, site)?,
         });
     }
+    let mut uses = vec![0_usize; graph.value_count()];
+    let reads = graph.nodes.iter().flat_map(|node| &node.inputs);
+    reads.chain(graph.outputs.iter().map(|output| &output.value)).for_each(|v| uses[v.index()] += 1);
     let mut made = Vec::new();
     for node in &graph.nodes {
         let inputs: Vec<Tensor> = node.inputs.iter().filter_map(|v| values[v.index()].clone()).collect();
+        for value in &node.inputs {
+            let uses = &mut uses[value.index()];
+            *uses -= 1;
+            if *uses == 0 {
+                values[value.index()] = None;
+            }
+        }
         let found = execute(&common.context, &node.op, inputs, common.batch, site)?;
         for (&value, tensor) in node.outputs.iter().zip(found) {
-            values[value.index()] = Some(tensor.clone());
-            made.push((value, tensor));
+            if node.op.properties().rematerialization == Rematerialization::Costly {
+                made.push((value, tensor.clone()));
+            }
+            if uses[value.index()] > 0 {
+                values[value.index()] = Some(tensor);
+            }
         }
     }
     let outputs = graph.outputs.iter().filter_map(|output| values[output.value.index()].clone()).collect();

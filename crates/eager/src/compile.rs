@@ -1,139 +1,19 @@
-//! Compiled functions: traced once, planned under a line, run many times.
+//! Functions of tensors as planned steps.
 
-use crate::call::{Operand, Outputs};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Site;
-use crate::program::{Batch, Program, append};
-use crate::tape::{fresh, set_batch};
-use crate::tensor::{Storage, Tensor};
-use plimsoll_graph::{BatchMark, Builder, Graph, Origin, ValueId};
+use crate::program::Batch;
+use crate::states::{Slot, States};
+use crate::tape::fresh;
+use crate::tensor::Tensor;
+use crate::trace::{Setting, Source, Trace, TraceState};
+use plimsoll_graph::{Builder, Graph};
 use plimsoll_plan::{Budget, ExecutionPlan, Lifetime, PlanError, PlanSet, Prepared, Size, in_words, plan};
 use plimsoll_tensor::TensorType;
-use plimsoll_transform::{LOSS, gradient, optimize};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use plimsoll_transform::{LOSS, optimize};
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A function as it is traced.
-pub(crate) struct Trace {
-    pub context: Arc<Context>,
-    state: Mutex<TraceState>,
-}
-
-struct TraceState {
-    builder: Builder,
-    /// Tensors that the function uses and that are not among its inputs.
-    captured: Vec<Tensor>,
-    /// The values of inputs and captured tensors.
-    known: HashMap<u64, ValueId>,
-    /// What gradients were first taken of: the pass that saves values for backward needs to know.
-    loss: Option<ValueId>,
-}
-
-impl Trace {
-    fn lock(&self) -> MutexGuard<'_, TraceState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A tensor for a value.
-    fn tensor(self: &Arc<Self>, b: &Builder, value: ValueId) -> Tensor {
-        let mark = b.batch_mark(value);
-        let own = Batch { mark, examples: b.graph().examples, block: b.graph().example_block };
-        let batch = if mark == BatchMark::input(false) { Batch::NONE } else { own };
-        Tensor::traced(Arc::new(b.ty(value).clone()), batch, self.clone(), value)
-    }
-
-    /// Adds a program to the function.
-    pub fn record(
-        self: &Arc<Self>,
-        program: &Program,
-        operands: &[Operand],
-        batch: (usize, usize),
-    ) -> Result<Outputs> {
-        let mut state = self.lock();
-        set_batch(&mut state.builder, program.name, batch)?;
-        let graph = &program.graph;
-        let mut map = vec![None; graph.value_count()];
-        for (input, operand) in graph.inputs.iter().zip(operands) {
-            map[input.value.index()] = Some(match operand {
-                Operand::Tensor(tensor) => state.value_of(tensor),
-                Operand::Number(number) => state.builder.constant(*number, graph.ty(input.value).dtype)?,
-            });
-        }
-        state.builder.within(current_layer(), |b| append(graph, b, &mut map))?;
-        let outputs = graph.outputs.iter().filter_map(|output| map[output.value.index()]);
-        Ok(Outputs::Many(outputs.map(|value| self.tensor(&state.builder, value)).collect()))
-    }
-
-    /// Adds the gradients of a loss.
-    pub fn gradient(
-        self: &Arc<Self>,
-        loss: &Tensor,
-        variables: &[&Tensor],
-        watched: impl Fn(&Tensor) -> bool,
-    ) -> Result<Vec<Tensor>> {
-        let mut state = self.lock();
-        let mut wanted = Vec::new();
-        for (i, variable) in variables.iter().enumerate() {
-            let value = state.value_of(variable);
-            let outside = matches!(state.builder.graph().origin(value), Origin::Input(_));
-            if outside && !watched(variable) {
-                return Err(Error::NotWatched { what: format!("variable {i}"), ty: (*variable.ty).clone() });
-            }
-            wanted.push(value);
-        }
-        let loss = state.value_of(loss);
-        state.loss.get_or_insert(loss);
-        let numerics = self.context.executor.target().numerics();
-        let found = gradient(&mut state.builder, &numerics, loss, &wanted)?;
-        Ok(found.into_iter().map(|value| self.tensor(&state.builder, value)).collect())
-    }
-}
-
-thread_local! {
-    /// The path of the layer that ops of this thread are traced in.
-    static LAYER: RefCell<Arc<str>> = RefCell::new(Arc::from(""));
-}
-
-pub(crate) fn current_layer() -> Arc<str> {
-    LAYER.with_borrow(Clone::clone)
-}
-
-/// Runs a part of a function that is compiled as a layer of this name: [`Compiled::lifetimes`] then tells what its values, and
-/// those of its gradients, take and until when. Layers may be nested; outside of compiled functions names mean nothing.
-pub fn layer<T>(name: &str, part: impl FnOnce() -> T) -> T {
-    /// Sets the layer back, also when the part panics.
-    struct Outer(Arc<str>);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            LAYER.set(self.0.clone());
-        }
-    }
-    let outer = current_layer();
-    let path = if outer.is_empty() { name.to_string() } else { format!("{outer}/{name}") };
-    LAYER.set(path.into());
-    let _outer = Outer(outer);
-    part()
-}
-
-impl TraceState {
-    /// The value of a tensor; one that is not of the trace is captured.
-    fn value_of(&mut self, tensor: &Tensor) -> ValueId {
-        if let Storage::Traced(_, value) = tensor.storage {
-            return value;
-        }
-        if let Some(&value) = self.known.get(&tensor.id) {
-            return value;
-        }
-        let name = format!("captured{}", self.captured.len());
-        let value = self.builder.marked_input(&name, (*tensor.ty).clone(), fresh(tensor).mark);
-        self.captured.push(tensor.clone());
-        self.known.insert(tensor.id, value);
-        value
-    }
-}
+use std::sync::Arc;
 
 /// A function of tensors, compiled: a session that owns its memory until it is dropped.
 ///
@@ -156,8 +36,11 @@ impl TraceState {
 /// assert_eq!(compiled.trace_log().len(), 1);
 /// # Ok::<(), plimsoll_eager::Error>(())
 /// ```
-pub struct Compiled {
-    function: Box<Function>,
+pub struct Compiled<S: States = ()> {
+    function: Box<Function<S>>,
+    states: S,
+    /// Where the values of the states are.
+    home: Home,
     context: Arc<Context>,
     line: usize,
     trace_new_types: bool,
@@ -169,18 +52,34 @@ pub struct Compiled {
 }
 
 /// What is compiled.
-type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
+type Function<S> = dyn Fn(&mut S, &[Tensor]) -> Result<Vec<Tensor>>;
+
+/// Where the values of a compiled function's states are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// In their tensors.
+    Tensors,
+    /// In the session's memory; the tensors have none.
+    Session,
+    /// In the session's memory, some from before a run that failed and some from after it.
+    Lost,
+}
 
 /// The function for inputs of some types.
 struct Variant {
     signature: Vec<(TensorType, bool, usize)>,
+    sources: Vec<Source>,
     captured: Vec<Tensor>,
+    settings: Vec<Setting>,
+    /// How many turns of each part a run takes.
+    turns: Vec<u64>,
     /// Type and batch of each output.
     outputs: Vec<(Arc<TensorType>, Batch)>,
     graph: Arc<Graph>,
+    trace: Arc<Trace>,
 }
 
-/// Traces a function on tensors like these, plans it under a line, and allocates its memory. The function runs once, on
+/// Traces a function on tensors like these, plans it under a line, and allocates its memory. The function runs on
 /// tensors without values; reading one is an error. Tensors that it uses beside its inputs are captured with the values that they
 /// have now.
 pub fn compile(
@@ -188,11 +87,51 @@ pub fn compile(
     examples: &[&Tensor],
     line: impl Into<Size>,
 ) -> Result<Compiled> {
+    compile_step((), move |(), inputs| function(inputs), examples, line)
+}
+
+/// As [`compile`], for a function that changes states from run to run: a training step with its network and optimizer. States are in
+/// the session's memory, under its line, and are updated in place; their tensors have no memory meanwhile. [`Compiled::states`] brings
+/// the values back. A step has the bits of the same function run on tensors.
+///
+/// ```
+/// use plimsoll_eager::{Eager, Network, Optimizer, Tape, Tensor, compile_step};
+/// use plimsoll_nn::{AdamW, Dense, Relu, Sequential};
+/// use plimsoll_plan::MiB;
+/// let eager = Eager::builder().build()?;
+/// let model = Sequential::classifier([2], 2).push(Dense::new(8)).push(Relu).push(Dense::new(2));
+/// let (net, optimizer) = (eager.model(model)?, Optimizer::new(AdamW::new(0.05)));
+/// let x = eager.tensor([[0.0f32, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])?;
+/// let labels = eager.tensor([0, 1, 1, 0])?;
+/// let train = |(net, optimizer): &mut (Network, Optimizer), inputs: &[Tensor]| {
+///     let tape = Tape::new();
+///     let loss = net.loss(&inputs[0], &inputs[1])?;
+///     let gradients = tape.gradient(&loss, &net.variables())?;
+///     optimizer.apply(net, &gradients)?;
+///     Ok(vec![loss])
+/// };
+/// let mut step = compile_step((net, optimizer), train, &[&x, &labels], MiB(1))?;
+/// for _ in 0..100 {
+///     step.run(&[&x, &labels])?;
+/// }
+/// let (net, optimizer) = step.states()?;
+/// assert_eq!(net.predict(&x)?.argmax(1).to_vec::<i32>()?, [0, 1, 1, 0]);
+/// assert_eq!(optimizer.steps(), 100);
+/// # Ok::<(), plimsoll_eager::Error>(())
+/// ```
+pub fn compile_step<S: States>(
+    states: S,
+    function: impl Fn(&mut S, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
+    examples: &[&Tensor],
+    line: impl Into<Size>,
+) -> Result<Compiled<S>> {
     let Some(first) = examples.first() else {
         return Err(Error::Argument("a compiled function needs an input".into()));
     };
     let mut compiled = Compiled {
         function: Box::new(function),
+        states,
+        home: Home::Tensors,
         context: first.context().clone(),
         line: line.into().bytes(usize::MAX),
         trace_new_types: false,
@@ -202,6 +141,7 @@ pub fn compile(
         log: Vec::new(),
     };
     compiled.trace(examples, "compiled")?;
+    compiled.store()?;
     Ok(compiled)
 }
 
@@ -218,7 +158,7 @@ fn in_text(signature: &[(TensorType, bool, usize)]) -> String {
     signature.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
-impl Compiled {
+impl<S: States> Compiled<S> {
     /// Traces inputs of types that were not seen before, instead of refusing them. All variants share one arena under the line.
     pub fn trace_new_types(self) -> Self {
         Self { trace_new_types: true, ..self }
@@ -229,7 +169,7 @@ impl Compiled {
         &self.log
     }
 
-    /// The memory of the session, in bytes: all values of the function, and its inputs.
+    /// The memory of the session, in bytes: all values of the function, its inputs and its states.
     pub fn arena_bytes(&self) -> usize {
         self.plans.as_ref().map_or(0, |plans| plans.arena_bytes)
     }
@@ -255,6 +195,25 @@ impl Compiled {
         last.map_or_else(Vec::new, ExecutionPlan::lifetimes)
     }
 
+    /// The states with their values, copied to tensors: to evaluate, to save, or to change them. The next run takes them up again.
+    #[track_caller]
+    pub fn states(&mut self) -> Result<&mut S> {
+        self.load(Location::caller())?;
+        Ok(&mut self.states)
+    }
+
+    /// Ends the session: the states with their values. Its memory is free then.
+    #[track_caller]
+    pub fn into_states(mut self) -> Result<S> {
+        self.load(Location::caller())?;
+        Ok(self.states)
+    }
+
+    /// Sets what the learning rate of all optimizers is multiplied with from now on: for schedules.
+    pub fn set_scale(&mut self, scale: f64) {
+        self.states.parts().iter_mut().for_each(|part| part.set_scale(scale));
+    }
+
     /// Runs the function.
     #[track_caller]
     pub fn run(&mut self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
@@ -264,6 +223,7 @@ impl Compiled {
         let variant = match find(&self.variants) {
             Some(variant) => variant,
             None if self.trace_new_types => {
+                self.load(site)?;
                 self.trace(inputs, "new types")?;
                 self.variants.len() - 1
             }
@@ -276,22 +236,38 @@ impl Compiled {
     }
 
     fn execute(&mut self, variant: usize, inputs: &[&Tensor], site: Site) -> Result<Vec<Tensor>> {
-        let Variant { captured, outputs, .. } = &self.variants[variant];
         let mut buffers = Vec::new();
-        for tensor in inputs.iter().copied().chain(captured) {
+        for tensor in inputs.iter().copied().chain(&self.variants[variant].captured) {
             if !Arc::ptr_eq(tensor.context(), &self.context) {
                 return Err(tensor.elsewhere("compiled function", &self.context));
             }
             let traced = || Error::Tracing { what: "running a compiled function", ty: (*tensor.ty).clone() };
             buffers.push(tensor.handle().ok_or_else(traced)?.buffer);
         }
+        self.store()?;
+        let Variant { sources, settings, turns, outputs, .. } = &self.variants[variant];
+        let mut parts = self.states.parts();
+        let settings: Vec<Vec<u8>> =
+            settings.iter().map(|setting| parts[setting.part].setting(setting.turn, setting.index)).collect();
         let Some(prepared) = &mut self.prepared else {
             return Err(Error::Argument("the function has no session: compile it again".into()));
         };
         // Kernels of one device run one at a time.
         let mut state = self.context.lock();
-        prepared.run(variant, &state.memory.read(&buffers, "compiled function")?)?;
+        let read = state.memory.read(&buffers, "compiled function")?;
+        let bytes = sources.iter().map(|source| match *source {
+            Source::Input(i) => read[i],
+            Source::Captured(i) => read[inputs.len() + i],
+            Source::Setting(i) => &settings[i][..],
+        });
+        if let Err(error) = prepared.run(variant, &bytes.collect::<Vec<_>>()) {
+            if self.home == Home::Session {
+                self.home = Home::Lost;
+            }
+            return Err(error.into());
+        }
         drop(state);
+        parts.iter_mut().zip(turns).for_each(|(part, &turns)| part.advance(turns));
         let read = |(i, (ty, batch)): (usize, &(Arc<TensorType>, Batch))| {
             let read = |bytes: &mut [u8]| Ok(prepared.read_output(variant, i, bytes)?);
             let tensor = self.context.filled(ty.clone(), site, read)?;
@@ -300,7 +276,72 @@ impl Compiled {
         outputs.iter().enumerate().map(read).collect()
     }
 
-    /// Traces the function, and plans it together with the variants that there are.
+    /// Moves the values of the states to the session.
+    fn store(&mut self) -> Result<()> {
+        match self.home {
+            Home::Session => return Ok(()),
+            Home::Lost => return Err(lost()),
+            Home::Tensors => {}
+        }
+        let (Some(prepared), Some(plans)) = (&mut self.prepared, &self.plans) else { return Ok(()) };
+        let trace = self.variants.last().map(|variant| variant.trace.clone());
+        for (number, part) in self.states.parts().iter_mut().enumerate() {
+            for slot in part.slots(number) {
+                let Some(i) = plans.states.iter().position(|state| state.name == slot.name) else { continue };
+                slot.check(&self.context, &plans.states[i].ty)?;
+                let Some(handle) = slot.tensor.handle() else { continue };
+                let mut state = self.context.lock();
+                for bytes in state.memory.read(&[handle.buffer], "compiled function")? {
+                    prepared.write_state(i, 0, bytes)?;
+                }
+            }
+        }
+        // Only now that all are there are the tensors' own let go.
+        let Some(trace) = trace else { return Ok(()) };
+        for (number, part) in self.states.parts().iter_mut().enumerate() {
+            for slot in part.slots(number) {
+                if plans.states.iter().any(|state| state.name == slot.name) {
+                    *slot.tensor = trace.placeholder(slot.tensor);
+                }
+            }
+        }
+        self.home = Home::Session;
+        Ok(())
+    }
+
+    /// Copies the values of the states back to tensors.
+    fn load(&mut self, site: Site) -> Result<()> {
+        match self.home {
+            Home::Tensors => return Ok(()),
+            Home::Lost => return Err(lost()),
+            Home::Session => {}
+        }
+        let (Some(prepared), Some(plans)) = (&self.prepared, &self.plans) else { return Ok(()) };
+        let mut parts = self.states.parts();
+        let mut found = Vec::new();
+        for (number, part) in parts.iter_mut().enumerate() {
+            for slot in part.slots(number) {
+                let Some(i) = plans.states.iter().position(|state| state.name == slot.name) else { continue };
+                let read = |bytes: &mut [u8]| Ok(prepared.read_state(i, 0, bytes)?);
+                found.push(self.context.filled(slot.tensor.ty.clone(), site, read)?);
+            }
+        }
+        let mut found = found.into_iter();
+        for (number, part) in parts.iter_mut().enumerate() {
+            for slot in part.slots(number) {
+                if plans.states.iter().any(|state| state.name == slot.name)
+                    && let Some(tensor) = found.next()
+                {
+                    *slot.tensor = tensor;
+                }
+            }
+        }
+        drop(parts);
+        self.home = Home::Tensors;
+        Ok(())
+    }
+
+    /// Traces the function, and plans it together with the variants that there are. The states' values are in their tensors.
     fn trace(&mut self, inputs: &[&Tensor], why: &str) -> Result<()> {
         let variant = self.traced(inputs)?;
         let mut graphs: Vec<(String, Arc<Graph>)> = (self.variants.iter().enumerate())
@@ -324,32 +365,73 @@ impl Compiled {
         Ok(())
     }
 
-    fn traced(&self, inputs: &[&Tensor]) -> Result<Variant> {
-        let (builder, captured, known) = (Builder::new(1, 1), Vec::new(), HashMap::new());
-        let state = Mutex::new(TraceState { builder, captured, known, loss: None });
-        let trace = Arc::new(Trace { context: self.context.clone(), state });
-        let mut traced = Vec::new();
-        for (i, tensor) in inputs.iter().enumerate() {
-            let batch = fresh(tensor);
+    /// The function as a graph. Inputs that networks want as batches are marked, and the function is traced again.
+    fn traced(&mut self, inputs: &[&Tensor]) -> Result<Variant> {
+        let mut types: Vec<(TensorType, Batch)> =
+            inputs.iter().map(|t| ((*t.ty).clone(), fresh(t))).collect();
+        loop {
+            let (trace, tensors) = Trace::new(&self.context, &types)?;
+            let mut parts = self.states.parts();
+            for (number, part) in parts.iter_mut().enumerate() {
+                for slot in part.slots(number) {
+                    slot.check(&self.context, &slot.tensor.ty)?;
+                }
+            }
+            parts.iter_mut().enumerate().for_each(|(number, part)| part.begin(number, &trace));
+            drop(parts);
+            let results = (self.function)(&mut self.states, &tensors);
             let mut state = trace.lock();
-            set_batch(&mut state.builder, "compile", (batch.examples, batch.block))?;
-            let value = state.builder.marked_input(&format!("input{i}"), (*tensor.ty).clone(), batch.mark);
-            traced.push(trace.tensor(&state.builder, value));
+            let turns = self.end_trace(&mut state);
+            let results = match results {
+                Ok(results) => results,
+                Err(error) => match state.mark.take() {
+                    Some((input, batch)) if !types[input].1.mark.axis => {
+                        types[input].1 = batch;
+                        continue;
+                    }
+                    _ => return Err(error),
+                },
+            };
+            let mut outputs = Vec::new();
+            for (i, result) in results.iter().enumerate() {
+                let value = state.value_of(result);
+                outputs.push((result.ty.clone(), result.batch));
+                state.builder.output(&format!("output{i}"), value);
+            }
+            if let Some(loss) = state.loss {
+                state.builder.output(LOSS, loss);
+            }
+            let graph = std::mem::replace(&mut state.builder, Builder::new(1, 1)).finish()?;
+            let graph = Arc::new(optimize(graph, &self.context.executor.target().numerics(), &[])?);
+            let captured = std::mem::take(&mut state.captured);
+            let (sources, settings) =
+                (std::mem::take(&mut state.sources), std::mem::take(&mut state.settings));
+            let signature = signature(inputs);
+            drop(state);
+            return Ok(Variant { signature, sources, captured, settings, turns, outputs, graph, trace });
         }
-        let results = (self.function)(&traced)?;
-        let mut state = trace.lock();
-        let mut outputs = Vec::new();
-        for (i, result) in results.iter().enumerate() {
-            let value = state.value_of(result);
-            outputs.push((result.ty.clone(), result.batch));
-            state.builder.output(&format!("output{i}"), value);
-        }
-        if let Some(loss) = state.loss {
-            state.builder.output(LOSS, loss);
-        }
-        let graph = std::mem::replace(&mut state.builder, Builder::new(1, 1)).finish()?;
-        let graph = optimize(graph, &self.context.executor.target().numerics(), &[])?;
-        let captured = std::mem::take(&mut state.captured);
-        Ok(Variant { signature: signature(inputs), captured, outputs, graph: Arc::new(graph) })
     }
+
+    /// Sets the new versions of the states, and gives the parts their tensors back; returns the turns of each part.
+    fn end_trace(&mut self, state: &mut TraceState) -> Vec<u64> {
+        let mut turns = Vec::new();
+        for (number, part) in self.states.parts().iter_mut().enumerate() {
+            for (place, Slot { tensor, .. }) in part.slots(number).into_iter().enumerate() {
+                let Some((start, before)) = state.states.remove(&(number, place)) else { continue };
+                let new = state.value_of(tensor);
+                if new != start {
+                    state.builder.set_state(start, new);
+                }
+                *tensor = before;
+            }
+            turns.push(part.end());
+        }
+        turns
+    }
+}
+
+fn lost() -> Error {
+    let reason =
+        "a run failed midway, and some states were updated: compile the step again from states of before";
+    Error::Argument(reason.into())
 }

@@ -76,7 +76,9 @@ pub enum Error {
     )]
     TapeUsed,
     /// A tensor that the tape does not know.
-    #[error("{what} ({ty}) was not watched: call `tape.watch(&tensor)` before it is computed with")]
+    #[error(
+        "{what} ({ty}) was not watched: call `tape.watch(&tensor)` before it is computed with; a network's variables are watched when it is called after the tape was made"
+    )]
     NotWatched {
         /// Which: the loss, or a variable by its index.
         what: String,

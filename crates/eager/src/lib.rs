@@ -11,8 +11,10 @@
 //! | memory under a line, fragmentation | `pool.rs`; who holds it, and what is offloaded: `memory.rs` |
 //! | gradients | [`Tape`], [`checkpoint`] |
 //! | several devices | [`Eager::logical`], [`Tensor::to`], [`log_placement`] |
-//! | a function as a planned step | [`compile`], [`Compiled`] |
+//! | models and layers on tensors | [`Network`] |
 //! | training loops | [`Optimizer`] |
+//! | a function as a planned step | [`compile`], [`Compiled`]; how it is traced: `trace.rs` |
+//! | one with states, as a training step | [`compile_step`], [`States`] |
 //!
 //! ```
 //! use plimsoll_eager::tensor;
@@ -28,22 +30,28 @@ mod context;
 mod display;
 mod error;
 mod memory;
+mod network;
 mod ops;
 mod optimizer;
 mod placement;
 mod pool;
 mod program;
 mod spill;
+mod states;
 mod tape;
 mod tensor;
+mod trace;
 
-pub use compile::{Compiled, compile, layer};
+pub use compile::{Compiled, compile, compile_step};
 pub use context::{Eager, EagerBuilder, PoolReport, Scope};
 pub use error::{Error, OutOfMemory, Result};
 pub use memory::LiveValue;
+pub use network::{Inputs, Network};
 pub use ops::{concat, op, stack};
-pub use optimizer::Optimizer;
+pub use optimizer::{Optimizer, Variables};
 pub use placement::log_placement;
 pub use pool::{MOST_CACHED_BYTES, MOST_FREE_BYTES};
+pub use states::{Part, States};
 pub use tape::{Tape, checkpoint};
 pub use tensor::{IntoOperand, Tensor, Value, tensor};
+pub use trace::layer;

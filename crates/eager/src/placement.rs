@@ -1,9 +1,9 @@
 //! The placement log: which op runs where, and what is copied between devices.
 
-use crate::compile::current_layer;
 use crate::context::Context;
 use crate::program::Program;
 use crate::tensor::Tensor;
+use crate::trace::current_layer;
 use plimsoll_plan::in_words;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -55,8 +55,8 @@ struct Step {
 
 struct Write {
     slot: usize,
-    /// The slot that it may be written over, because it dies here.
-    over: Option<usize>,
+    /// The slots that it may be written over, because they die here: the first that may be, and that no other output takes.
+    over: Vec<usize>,
 }
 
 /// A slot of a running program.
@@ -65,6 +65,8 @@ pub(crate) struct Slot {
     pub buffer: u32,
     /// The input whose buffer it is.
     pub input: Option<usize>,
+    /// Whether that input may be written over.
+    donated: bool,
 }
 
 /// What runs of programs need again and again, kept so that a run allocates nothing but its results.
@@ -110,19 +112,19 @@ impl Program {
         Ok(lowered.finish(name, graph, batches))
     }
 
-    /// Runs it. `donated` has a bit for each input that may be written over. The frame's slots are the results afterwards.
+    /// Runs it on buffers, with whether each may be written over. The frame's slots are the results afterwards.
     pub fn run(
         &self,
         memory: &mut Memory,
         frame: &mut Frame,
-        inputs: impl Iterator<Item = u32>,
-        donated: u64,
+        inputs: impl Iterator<Item = (u32, bool)>,
         site: Site,
     ) -> Result<()> {
         frame.slots.clear();
-        frame.slots.extend(inputs.enumerate().map(|(i, buffer)| Some(Slot { buffer, input: Some(i) })));
+        let slot = |(i, (buffer, donated))| Some(Slot { buffer, input: Some(i), donated });
+        frame.slots.extend(inputs.enumerate().map(slot));
         frame.slots.resize(self.slots.len(), None);
-        let ran = self.run_steps(memory, frame, donated, site);
+        let ran = self.run_steps(memory, frame, site);
         if ran.is_err() {
             let own = frame.slots.iter().flatten().filter(|slot| slot.input.is_none());
             own.for_each(|slot| memory.release(slot.buffer));
@@ -130,7 +132,7 @@ impl Program {
         ran
     }
 
-    fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, donated: u64, site: Site) -> Result<()> {
+    fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
         for slot in frame.slots[..self.inputs].iter().flatten() {
             memory.touch(slot.buffer);
         }
@@ -138,10 +140,11 @@ impl Program {
             memory.fetch(slot.buffer, self.name)?;
         }
         // Where inputs are written over, there must be memory for all steps before the first begins.
-        if donated != 0 && self.steps.len() > 1 {
+        let donated = |slot: &Slot| slot.donated;
+        if self.steps.len() > 1 && frame.slots[..self.inputs].iter().flatten().any(donated) {
             memory.make_room(self.own_bytes, self.name)?;
         }
-        self.steps.iter().try_for_each(|step| step.run(self, memory, frame, donated, site))
+        self.steps.iter().try_for_each(|step| step.run(self, memory, frame, site))
     }
 
     /// Whether its outputs are all outputs of its one node.
@@ -151,17 +154,32 @@ impl Program {
     }
 }
 
-/// Adds the nodes of a graph to a builder, nodes without a layer to the builder's; `values` has the builder's value for each of
-/// the graph's inputs and states, and gets one for each of its others.
+/// What becomes of the layers of nodes that are added to a builder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layers {
+    /// They are inside the builder's.
+    Inside,
+    /// All nodes are in the builder's.
+    Replaced,
+}
+
+/// Adds the nodes of a graph to a builder; `values` has the builder's value for each of the graph's inputs and states, and gets
+/// one for each of its others.
 pub(crate) fn append(
     graph: &Graph,
     b: &mut Builder,
     values: &mut [Option<ValueId>],
+    layers: Layers,
 ) -> Result<(), GraphError> {
     for node in &graph.nodes {
         let inputs: Vec<ValueId> = node.inputs.iter().filter_map(|v| values[v.index()]).collect();
-        let layer = if node.layer.is_empty() { b.layer() } else { &node.layer };
-        let outputs = b.within(layer.clone(), |b| b.node(node.op.clone(), &inputs))?;
+        let layer = match layers {
+            Layers::Inside if node.layer.is_empty() => b.layer().clone(),
+            Layers::Inside if b.layer().is_empty() => node.layer.clone(),
+            Layers::Inside => b.path(&node.layer).into(),
+            Layers::Replaced => b.layer().clone(),
+        };
+        let outputs = b.within(layer, |b| b.node(node.op.clone(), &inputs))?;
         for (value, output) in node.outputs.iter().zip(outputs) {
             values[value.index()] = Some(output);
         }
@@ -170,24 +188,22 @@ pub(crate) fn append(
 }
 
 impl Step {
-    fn run(
-        &self,
-        program: &Program,
-        memory: &mut Memory,
-        frame: &mut Frame,
-        donated: u64,
-        site: Site,
-    ) -> Result<()> {
-        for write in &self.writes {
-            let over = write.over.and_then(|slot| frame.slots[slot]);
-            let over = over.filter(|slot| slot.input.is_none_or(|i| i < 64 && donated >> i & 1 == 1));
+    fn run(&self, program: &Program, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
+        for (i, write) in self.writes.iter().enumerate() {
+            let taken = |buffer: u32| {
+                let before = self.writes[..i].iter().filter_map(|other| frame.slots[other.slot]);
+                before.into_iter().any(|other| other.buffer == buffer)
+            };
+            let over = write.over.iter().filter_map(|&slot| frame.slots[slot]);
+            let over =
+                over.into_iter().find(|slot| (slot.input.is_none() || slot.donated) && !taken(slot.buffer));
             let ty = &program.slots[write.slot];
             frame.slots[write.slot] = Some(match over {
                 Some(slot) => {
                     memory.renew(slot.buffer, ty, site);
                     slot
                 }
-                None => Slot { buffer: memory.allocate(ty, self.op, site)?, input: None },
+                None => Slot { buffer: memory.allocate(ty, self.op, site)?, input: None, donated: false },
             });
         }
         let scratch = match self.workspace {
@@ -213,7 +229,7 @@ impl Step {
             memory.release(scratch);
         }
         for &slot in &self.dead {
-            if let Some(Slot { buffer, input: None }) = frame.slots[slot].take() {
+            if let Some(Slot { buffer, input: None, .. }) = frame.slots[slot].take() {
                 let moved_on = self.writes.iter().filter_map(|write| frame.slots[write.slot]);
                 if !moved_on.into_iter().any(|other| other.buffer == buffer) {
                     memory.release(buffer);
@@ -264,7 +280,7 @@ impl<'g> Lowered<'g> {
         let mut writes = Vec::new();
         for value in &node.outputs {
             self.slot_of[value.index()] = self.slots.len();
-            writes.push(Write { slot: self.slots.len(), over: None });
+            writes.push(Write { slot: self.slots.len(), over: Vec::new() });
             self.slots.push(Arc::new(self.graph.ty(*value).clone()));
         }
         let workspace = kernel.workspace_bytes();
@@ -285,16 +301,13 @@ impl<'g> Lowered<'g> {
                     step.dead.push(slot);
                 }
             }
-            let mut taken: Vec<usize> = Vec::new();
             for (output, write) in step.writes.iter_mut().enumerate() {
                 let dying = pairs.iter().filter(|(o, _)| *o == output).map(|(_, input)| step.reads[*input]);
-                let over = dying.into_iter().find(|slot| step.dead.contains(slot) && !taken.contains(slot));
-                taken.extend(over);
-                write.over = over;
+                write.over = dying.filter(|slot| step.dead.contains(slot)).collect();
             }
         }
         let own: usize = self.slots[self.inputs..].iter().map(|ty| crate::pool::rounded(ty.bytes())).sum();
-        let over = self.steps.iter().flat_map(|step| &step.writes).filter(|write| write.over.is_some());
+        let over = self.steps.iter().flat_map(|step| &step.writes).filter(|write| !write.over.is_empty());
         let over: usize = over.map(|write| crate::pool::rounded(self.slots[write.slot].bytes())).sum();
         let scratch = self.steps.iter().map(|step| step.workspace).max().unwrap_or(0);
         let outputs = (results.iter().zip(&self.graph.outputs).zip(batches))

@@ -9,9 +9,8 @@ use crate::call::{Operand, call_op, call_source};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Site;
-use crate::program::{Batch, Program, append};
+use crate::program::{Batch, Layers, Program, append};
 use crate::tensor::{IntoOperand, Tensor};
-use plimsoll_graph::op::Rematerialization;
 use plimsoll_graph::{BatchMark, Builder, Node, NodeId, Origin, ValueId};
 use plimsoll_transform::gradient;
 use std::cell::{Cell, RefCell};
@@ -72,20 +71,51 @@ pub(crate) fn recorders(operands: &mut [Operand]) -> Recorders {
     if COUNT.get() == 0 {
         return Recorders(Vec::new());
     }
-    let tapes = TAPES.with_borrow(|tapes| tapes.clone());
     for operand in operands.iter_mut() {
-        if let Operand::Tensor(tensor) = operand
-            && tapes.iter().any(|tape| tape.borrow().watched.contains(&tensor.id))
-        {
-            tensor.batch = fresh(tensor);
+        if let Operand::Tensor(tensor) = operand {
+            from_outside(tensor);
         }
     }
+    let tapes = TAPES.with_borrow(|tapes| tapes.clone());
     let knows = |record: &Record| {
         let known =
             |operand: &Operand| matches!(operand, Operand::Tensor(t) if record.known.contains_key(&t.id));
         !record.paused && !record.used && operands.iter().any(known)
     };
     Recorders(tapes.into_iter().filter(|tape| knows(&tape.borrow())).collect())
+}
+
+/// Gives an operand that a tape watches the mark of one from outside.
+pub(crate) fn from_outside(tensor: &mut Tensor) {
+    let watches = |tape: &Rc<RefCell<Record>>| tape.borrow().watched.contains(&tensor.id);
+    if COUNT.get() > 0 && TAPES.with_borrow(|tapes| tapes.iter().any(watches)) {
+        tensor.batch = fresh(tensor);
+    }
+}
+
+/// The tapes of this thread that record.
+fn recording() -> Vec<Rc<RefCell<Record>>> {
+    if COUNT.get() == 0 {
+        return Vec::new();
+    }
+    let records = |tape: &Rc<RefCell<Record>>| {
+        let record = tape.borrow();
+        !record.paused && !record.used
+    };
+    TAPES.with_borrow(|tapes| tapes.iter().filter(|tape| records(tape)).cloned().collect())
+}
+
+/// Lets all tapes of this thread watch tensors.
+pub(crate) fn watch_on_all<'t>(tensors: impl Iterator<Item = &'t Tensor> + Clone) {
+    for tape in recording() {
+        let record = &mut *tape.borrow_mut();
+        tensors.clone().for_each(|tensor| record.watch(tensor));
+    }
+}
+
+/// Whether a tape of this thread knows a tensor.
+pub(crate) fn is_recorded(tensor: &Tensor) -> bool {
+    recording().iter().any(|tape| tape.borrow().known.contains_key(&tensor.id))
 }
 
 /// Lets the tapes that know a tensor know its copy on another device: to them it is the same value.
@@ -109,7 +139,7 @@ impl Recorders {
         self.0.is_empty()
     }
 
-    /// Records a program that ran, with the values of its graph that nodes computed, and its outputs.
+    /// Records a program that ran, with the values of its graph to be kept, and its outputs.
     pub fn record(
         &self,
         program: &Program,
@@ -168,6 +198,18 @@ impl Record {
         number
     }
 
+    fn watch(&mut self, tensor: &Tensor) {
+        if tensor.trace().is_none() && !self.known.contains_key(&tensor.id) {
+            // A batch of another size is an error of the first op on it.
+            let batch = fresh(tensor);
+            let _ = set_batch(&mut self.builder, "watch", (batch.examples, batch.block));
+            let value = self.builder.marked_input("watched", (*tensor.ty).clone(), batch.mark);
+            self.known.insert(tensor.id, value);
+            self.hold(value, tensor);
+        }
+        self.watched.insert(tensor.id);
+    }
+
     fn hold(&mut self, value: ValueId, tensor: &Tensor) {
         self.values.resize(self.builder.graph().value_count(), None);
         self.values[value.index()] = Some(tensor.clone());
@@ -194,17 +236,13 @@ impl Record {
                 }
             });
         }
-        self.builder.within(context, |b| append(graph, b, &mut map))?;
+        self.builder.within(context, |b| append(graph, b, &mut map, Layers::Replaced))?;
         self.values.resize(self.builder.graph().value_count(), None);
         for (value, tensor) in values {
             let Some(own) = map[value.index()] else { continue };
+            // By its name an outer tape knows it in the gradient that an inner one takes.
             self.known.insert(tensor.id, own);
-            let costly = graph.producer(*value).is_some_and(|node| {
-                graph.node(node).op.properties().rematerialization == Rematerialization::Costly
-            });
-            if costly {
-                self.values[own.index()] = Some(tensor.clone());
-            }
+            self.values[own.index()] = Some(tensor.clone());
         }
         for (output, tensor) in graph.outputs.iter().zip(outputs) {
             if let Some(own) = map[output.value.index()] {
@@ -262,16 +300,7 @@ impl Tape {
     /// Watches a tensor: the ops on it that follow are recorded. In them it counts as from outside, whatever it was computed
     /// from.
     pub fn watch(&self, tensor: &Tensor) {
-        let mut record = self.record.borrow_mut();
-        if tensor.trace().is_none() && !record.known.contains_key(&tensor.id) {
-            // A batch of another size is an error of the first op on it.
-            let batch = fresh(tensor);
-            let _ = set_batch(&mut record.builder, "watch", (batch.examples, batch.block));
-            let value = record.builder.marked_input("watched", (*tensor.ty).clone(), batch.mark);
-            record.known.insert(tensor.id, value);
-            record.hold(value, tensor);
-        }
-        record.watched.insert(tensor.id);
+        self.record.borrow_mut().watch(tensor);
     }
 
     /// The gradients of a loss, which is one float, with respect to tensors that are watched or were computed from such.

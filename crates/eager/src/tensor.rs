@@ -1,11 +1,11 @@
 //! Tensors, and values: tensors or the first error on the way to them.
 
 use crate::call::Operand;
-use crate::compile::Trace;
 use crate::context::{Context, Eager};
 use crate::error::{Error, Result};
 use crate::memory::Site;
 use crate::program::Batch;
+use crate::trace::Trace;
 use crate::{placement, tape};
 use plimsoll_graph::{BatchMark, ValueId};
 use plimsoll_tensor::{DType, Element, Shape, TensorType};

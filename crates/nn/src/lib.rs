@@ -22,6 +22,7 @@
 //! # Ok::<(), plimsoll_graph::GraphError>(())
 //! ```
 
+mod initial;
 mod inputs;
 mod layers;
 mod loss;
@@ -33,6 +34,7 @@ mod sequential;
 pub mod step;
 pub mod zoo;
 
+pub use initial::{first_values, push_number};
 pub use inputs::NarrowInputs;
 pub use layers::Activation::{
     self, Elu, Gelu, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, LogSoftmax, Mish, Relu, Relu6, Sigmoid,

@@ -21,6 +21,8 @@ pub const WEIGHTS: &str = "weights";
 pub const LOSS_BEFORE: &str = "loss_before";
 /// Output of an evaluation: the predicted class of every row.
 pub const PREDICTIONS: &str = "predictions";
+/// Output of a forward pass: what layers add to the loss while training.
+pub const PENALTY: &str = "penalty";
 /// Output of evaluation and prediction: the model's first output, scores or values.
 pub const OUTPUT: &str = "output";
 
@@ -108,13 +110,59 @@ fn training_forward(
     model: &dyn Model,
     examples: usize,
 ) -> Result<(Builder, ValueId), GraphError> {
-    let mut step = Step::new((dtype, numerics), model, examples, Mode::Train)?;
-    let mut loss = step.loss(model)?;
-    for penalty in step.net.penalties() {
-        loss = step.net.scope(LOSS_LAYER, |net| net.add(loss, penalty))?;
+    let batch = (examples, example_block(model, numerics));
+    Step::new((dtype, numerics), model, batch, Mode::Train)?.training_loss(model)
+}
+
+/// A model's forward pass in f32 by itself, for callers that run it and take gradients on their own: its outputs, under
+/// [`output_name`]. Sums over the batch of so many examples fold in blocks of so many. While training, what layers add to the loss
+/// is the last output, [`PENALTY`], and running statistics have new versions.
+///
+/// ```
+/// use plimsoll_graph::Numerics;
+/// use plimsoll_nn::{Mode, step, zoo};
+/// let graph = step::forward(&zoo::resnet20(), &Numerics::default(), (8, 32), Mode::Train)?;
+/// assert_eq!(graph.outputs.len(), 1);
+/// assert!(graph.states.iter().any(|state| state.output.is_some())); // batch norm's
+/// # Ok::<(), plimsoll_graph::GraphError>(())
+/// ```
+pub fn forward(
+    model: &dyn Model,
+    numerics: &Numerics,
+    batch: (usize, usize),
+    mode: Mode,
+) -> Result<Graph, GraphError> {
+    let mut step = Step::new((DType::F32, numerics), model, batch, mode)?;
+    let outputs = crate::loss::outputs(&mut step.net, &step.head)?;
+    for (i, &value) in outputs.iter().enumerate() {
+        step.net.output(&output_name(i), value);
     }
-    step.net.output(LOSS, loss);
-    Ok((step.net.into_builder(), loss))
+    let penalties = step.net.penalties();
+    let added =
+        penalties.into_iter().map(Ok).reduce(|a, b| step.net.scope(LOSS_LAYER, |net| net.add(a?, b?)));
+    if let (Some(penalty), Mode::Train) = (added, mode) {
+        step.net.output(PENALTY, penalty?);
+    }
+    finish_forward(model, step.net.into_builder(), mode)
+}
+
+/// As [`forward`] while training, with the model's loss and what layers add to it as the one output. Targets and row weights are
+/// inputs, too: [`LABELS`], [`WEIGHTS`].
+pub fn forward_loss(
+    model: &dyn Model,
+    numerics: &Numerics,
+    batch: (usize, usize),
+) -> Result<Graph, GraphError> {
+    let step = Step::new((DType::F32, numerics), model, batch, Mode::Train)?;
+    let (b, _) = step.training_loss(model)?;
+    finish_forward(model, b, Mode::Train)
+}
+
+fn finish_forward(model: &dyn Model, b: Builder, mode: Mode) -> Result<Graph, GraphError> {
+    match model.rewritten(b.graph(), mode)? {
+        Some(rewritten) => rewritten.builder.finish(),
+        None => b.finish(),
+    }
 }
 
 /// Adds the backward pass and the updates.
@@ -199,7 +247,8 @@ pub fn evaluation_as(
     report: Report,
 ) -> Result<Graph, GraphError> {
     let numerics = &policy.numerics(numerics);
-    let mut step = Step::new((DType::F32, numerics), model, examples, Mode::Infer)?;
+    let mut step =
+        Step::new((DType::F32, numerics), model, (examples, example_block(model, numerics)), Mode::Infer)?;
     let loss = step.loss(model)?;
     let net = &mut step.net;
     net.output(LOSS, loss);
@@ -237,7 +286,8 @@ pub fn prediction_as(
     examples: usize,
 ) -> Result<Graph, GraphError> {
     let numerics = &policy.numerics(numerics);
-    let mut step = Step::new((DType::F32, numerics), model, examples, Mode::Infer)?;
+    let mut step =
+        Step::new((DType::F32, numerics), model, (examples, example_block(model, numerics)), Mode::Infer)?;
     let outputs = crate::loss::outputs(&mut step.net, &step.head)?;
     for (i, &value) in outputs.iter().enumerate() {
         step.net.output(&output_name(i), value);
@@ -255,7 +305,7 @@ impl Step {
     fn new(
         (dtype, numerics): (DType, &Numerics),
         model: &dyn Model,
-        examples: usize,
+        (examples, block): (usize, usize),
         mode: Mode,
     ) -> Result<Self, GraphError> {
         if examples == 0 {
@@ -263,7 +313,7 @@ impl Step {
                 "a batch needs at least one example: set the batch size to 1 or more".into(),
             ));
         }
-        let mut net = Net::new(Builder::new(examples, example_block(model, numerics)), mode, dtype);
+        let mut net = Net::new(Builder::new(examples, block), mode, dtype);
         net.unrolls = !numerics.recurrences;
         let inputs: Vec<ValueId> = (model.inputs().iter().enumerate())
             .map(|(i, field)| net.batch_input(&input_name(i), batch_type(dtype, examples, field)))
@@ -273,6 +323,16 @@ impl Step {
             return Err(GraphError::Choice(format!("model `{}` has no output", model.name())));
         }
         Ok(Self { net, head, examples })
+    }
+
+    /// The step with the loss of training as an output, and the loss.
+    fn training_loss(mut self, model: &dyn Model) -> Result<(Builder, ValueId), GraphError> {
+        let mut loss = self.loss(model)?;
+        for penalty in self.net.penalties() {
+            loss = self.net.scope(LOSS_LAYER, |net| net.add(loss, penalty))?;
+        }
+        self.net.output(LOSS, loss);
+        Ok((self.net.into_builder(), loss))
     }
 
     fn loss(&mut self, model: &dyn Model) -> Result<ValueId, GraphError> {

@@ -4,6 +4,7 @@ mod compiled;
 mod devices;
 mod lifetime;
 mod memory_limit;
+mod networks;
 mod operators;
 mod random_programs;
 mod tapes;

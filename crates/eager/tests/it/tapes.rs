@@ -25,6 +25,18 @@ fn a_tape_gives_gradients_once_and_a_persistent_one_often() -> Result<()> {
     Ok(())
 }
 
+/// A value that only the expression holds, and that the gradient of another operand needs.
+#[test]
+fn operands_that_backward_needs_are_not_written_over() -> Result<()> {
+    let e = eager();
+    let (x, w) = (e.tensor([2.0f32, 3.0])?, e.tensor([5.0f32, 7.0])?);
+    let tape = Tape::new();
+    tape.watch(&w);
+    let loss = ((&x + 1.0) * &w).sum(&[0], false).get()?;
+    assert_eq!(tape.gradient(&loss, &[&w])?[0].to_vec::<f32>()?, [3.0, 4.0]);
+    Ok(())
+}
+
 #[test]
 fn nested_tapes_give_second_derivatives() -> Result<()> {
     let e = eager();

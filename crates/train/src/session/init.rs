@@ -2,9 +2,8 @@
 
 use crate::files::STATE_BUFFER_BYTES;
 use plimsoll_graph::{Init, Role};
-use plimsoll_nn::{AVERAGE, InitialValues};
+use plimsoll_nn::{AVERAGE, InitialValues, first_values};
 use plimsoll_plan::{ExecuteError, Prepared, StatePlacement};
-use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, bf16, f16};
 
 /// Writes every state's initial value: the model's own, where it has `values` from elsewhere. States must be zeros before.
@@ -28,7 +27,6 @@ pub(super) fn initialize(
     for (i, state) in written() {
         // A running average starts as its parameter.
         let name = parameter_of(state).unwrap_or(&state.name);
-        let stream = Stream::new(seed, 0, name);
         let (elements, size) = (state.ty.shape.elements(), state.ty.dtype.bytes());
         for first in (0..elements).step_by(STATE_BUFFER_BYTES / size) {
             chunk.clear();
@@ -42,22 +40,8 @@ pub(super) fn initialize(
                 report(done, all);
                 continue;
             }
-            // Random numbers come four at a time, and a chunk starts with a block of them.
-            for block in (first..last).step_by(4) {
-                let index = (block / 4) as u32;
-                let values: [f64; 4] = match state.init {
-                    Init::Zeros => [0.0; 4],
-                    Init::Ones => [1.0; 4],
-                    Init::Constant(value) => [value; 4],
-                    Init::Normal(deviation) => {
-                        stream.normal_block(0, index).map(|x| f64::from(x) * deviation)
-                    }
-                    Init::Uniform(bound) => {
-                        stream.uniform_block(0, index).map(|x| (f64::from(x) * 2.0 - 1.0) * bound)
-                    }
-                };
-                values[..4.min(last - block)].iter().for_each(|&v| push(chunk, state.ty.dtype, v));
-            }
+            // A chunk starts with a block of random numbers.
+            first_values(state.init, name, seed, state.ty.dtype, first..last, chunk);
             prepared.write_state(i, first * size, chunk)?;
             done += chunk.len() as u64;
             report(done, all);
@@ -101,19 +85,5 @@ pub(super) fn number(dtype: DType, element: &[u8]) -> f64 {
         (DType::BF16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f64(),
         (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f64(),
         _ => f64::NAN,
-    }
-}
-
-/// Appends a number as an element.
-pub(super) fn push(bytes: &mut Vec<u8>, dtype: DType, value: f64) {
-    match dtype {
-        DType::F32 => bytes.extend((value as f32).to_ne_bytes()),
-        DType::F64 => bytes.extend(value.to_ne_bytes()),
-        DType::BF16 => bytes.extend(bf16::from_f64(value).to_ne_bytes()),
-        DType::F16 => bytes.extend(f16::from_f64(value).to_ne_bytes()),
-        DType::I32 => bytes.extend((value as i32).to_ne_bytes()),
-        DType::I64 => bytes.extend((value as i64).to_ne_bytes()),
-        DType::U8 => bytes.push(value as u8),
-        DType::Bool => bytes.push(u8::from(value != 0.0)),
     }
 }

@@ -1,10 +1,9 @@
 //! One optimizer step, and the loss scale of f16.
 
-use super::init::push;
 use super::{Diverged, Scale, Session};
 use crate::{BatchKind, TrainError};
 use plimsoll_data::Batch;
-use plimsoll_nn::{MIN_LOSS_SCALE, gradient_name};
+use plimsoll_nn::{MIN_LOSS_SCALE, gradient_name, push_number};
 use plimsoll_tensor::{DType, Tensor};
 
 impl Session {
@@ -108,7 +107,7 @@ impl Session {
         let dtype = self.batch_plans[plan].loss.map_or(DType::F32, |loss| loss.dtype);
         for (value, bytes) in self.settings.iter().zip(&mut self.setting_bytes) {
             bytes.clear();
-            push(bytes, dtype, *value);
+            push_number(bytes, dtype, *value);
         }
         Ok(())
     }
