@@ -62,8 +62,8 @@ pub mod prelude {
     pub use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
     pub use plimsoll_train::{
         BatchKind, Callback, Control, EarlyStopping, Evaluation, LogicalDevices, Names, OwnSchedule,
-        Predictions, Predictor, Report, RunLog, Schedule, Session, TrainError, TrainEvent, Trainer,
-        TrainingPlan, metrics,
+        Placement, Predictions, Predictor, Report, RunLog, Schedule, Session, TrainError, TrainEvent,
+        Trainer, TrainingPlan, metrics,
     };
 }
 

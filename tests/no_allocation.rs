@@ -27,7 +27,7 @@ fn optimizer(split: usize) -> Box<dyn Optimizer> {
 fn steps_allocate_nothing_on_any_thread() {
     batches_of_several_inputs_allocate_nothing();
     checking_memory_allocates_nothing();
-    replicas_allocate_nothing();
+    devices_allocate_nothing();
     for entry in &ZOO {
         let make = || (entry.make)(&entry.small);
         let model = make();
@@ -91,16 +91,21 @@ fn batches_of_several_inputs_allocate_nothing() {
     }
 }
 
-/// Steps on several devices, in one micro-batch and in several.
-fn replicas_allocate_nothing() {
+/// Steps in replicas and with placed layers, in one micro-batch and in several.
+fn devices_allocate_nothing() {
     let model = || zoo::mlp_of(&[20], &[32, 32], 5);
     let spec = SyntheticSpec { inputs: model().inputs(), label: model().target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), 8 * 192, 0, part).unwrap());
     let data = Dataset::new("synthetic", source(0), source(1));
-    for split in [1, 2] {
+    for (split, placed) in [(1, false), (2, false), (1, true), (2, true)] {
         let devices = LogicalDevices::cpu(3, 2).unwrap();
-        let trainer = Trainer::new(model(), AdamW::new(1e-3)).line(usize::MAX).batch(192);
-        let trainer = trainer.micro_batches(split).replicas(&devices);
+        let trainer =
+            Trainer::new(model(), AdamW::new(1e-3)).line(usize::MAX).batch(192).micro_batches(split);
+        let rules = ["*1=cpu:0", "*2=cpu:1", "*=cpu:2"];
+        let trainer = match placed {
+            true => trainer.place(&devices, Placement::new(rules).unwrap()),
+            false => trainer.replicas(&devices),
+        };
         let mut session = trainer.plan(&data).unwrap().start().unwrap();
         let mut batches =
             data.train.clone().shuffle(0, 0).batch(192).workers(0).start(Cursor::default()).unwrap();
@@ -111,6 +116,6 @@ fn replicas_allocate_nothing() {
         step(&mut session);
         let before = HEAP.allocations();
         (0..4).for_each(|_| step(&mut session));
-        assert_eq!(HEAP.allocations() - before, 0, "in {split} micro-batches");
+        assert_eq!(HEAP.allocations() - before, 0, "in {split} micro-batches, placed: {placed}");
     }
 }

@@ -468,13 +468,13 @@ pub struct PlanOptions {
     pub run: RunOptions,
     /// Plan for the machine that this file describes, or for one that comes with Plimsoll: laptop, h200 or board. --memory is
     /// then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["spill_speed", "replicas"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spill_speed", "replicas", "place"])]
     pub machine: Option<PathBuf>,
     /// Which step to plan: the training run with its evaluations, or evaluation or prediction alone, which hold no optimizer state
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
     /// Print where every buffer of the first plan lies in the arena, and from which step to which
-    #[arg(long, conflicts_with = "replicas")]
+    #[arg(long, conflicts_with_all = ["replicas", "place"])]
     pub layout: bool,
     /// Print line against predicted slowdown, from no line down to the smallest that works, instead of the load sheet
     #[arg(long)]
@@ -486,7 +486,7 @@ pub struct PlanOptions {
     #[arg(long, conflicts_with_all = ["micro_batches", "accumulate"])]
     pub batches: bool,
     /// Tell of a layer or a tensor why it is kept, rematerialized or offloaded, and what it would cost otherwise
-    #[arg(long, value_name = "NAME", conflicts_with = "replicas")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["replicas", "place"])]
     pub why: Option<String>,
     /// Plan a step recorded elsewhere, under a line that may be a share of its recorded peak
     #[arg(long, value_name = "FILE", conflicts_with_all = [
@@ -498,7 +498,7 @@ pub struct PlanOptions {
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
         "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",
-        "machine", "device_memory", "replicas", "log_placement", "ranks", "rank_timeout", "restart", "attempt", "shard", "reduce", "report", "live", "live_address", "why",
+        "machine", "device_memory", "replicas", "place", "log_placement", "ranks", "rank_timeout", "restart", "attempt", "shard", "reduce", "report", "live", "live_address", "why",
         "trace", "trace_steps", "tensorboard", "histograms", "profile", "profile_steps", "tui",
     ])]
     pub workload: Option<PathBuf>,

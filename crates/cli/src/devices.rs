@@ -97,7 +97,7 @@ pub fn gpu(
     let Some(index) = gpu_index(machine)? else {
         return match &machine.device_memory {
             Some(_) => Err(Failure::usage(
-                "--device-memory is for devices: add --device cuda for a GPU, add --replicas for logical devices, or \
+                "--device-memory is for devices: add --device cuda for a GPU, add --replicas or --place for logical devices, or \
                  `plan --machine` for a device that is not here; the line of host memory is --memory",
             )),
             None => Ok(None),

@@ -18,7 +18,7 @@ pub struct MachineOptions {
     /// `plimsoll devices` lists them
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub device: Device,
-    /// The lines of devices: of a GPU's memory as a size or a share of what is free [default: 90%], with --replicas of each
+    /// The lines of devices: of a GPU's memory as a size or a share of what is free [default: 90%], with --replicas or --place of each
     /// logical device [default: equal shares of --memory], with `plan --machine` of its device's memory [default: the file's];
     /// of several by name, like cuda:0=6GiB,cuda:1=4GiB or cpu:0=1GiB,cpu:1=512MiB
     #[arg(long, value_name = "SIZES", value_parser = device_memory, allow_negative_numbers = true)]

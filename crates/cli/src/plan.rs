@@ -15,7 +15,7 @@ use clap::ArgMatches;
 use plimsoll::graph::ValueId;
 use plimsoll::plan::{Buffer, BufferKind, PlanSet};
 use plimsoll::report::why;
-use plimsoll::train::{BatchKind, Forecast, TrainError, tally};
+use plimsoll::train::{BatchKind, Forecast, TrainError, TrainingPlan, tally};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
@@ -115,7 +115,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         show(&text);
         answers.insert("why".into(), json!(text));
     } else if !answered {
-        show(&plans.sheet.to_string());
+        show(&sheets(&plans));
         if run.devices.log_placement {
             show(&placement(&plans));
         }
@@ -166,6 +166,13 @@ pub fn refused(options: &RunOptions, setup: &Setup) -> Option<Failure> {
     Some(written.err().unwrap_or(refused))
 }
 
+/// The load sheet and, where devices have different parts of the model, that of each.
+pub fn sheets(plans: &TrainingPlan) -> String {
+    let parts = plans.device_sheets().filter(|_| plans.parts().count() > 1);
+    let all = std::iter::once(plans.load_sheet()).chain(parts).map(ToString::to_string);
+    all.collect::<Vec<_>>().join("\n")
+}
+
 /// Where the buffers of the first plan lie in the arena, as a table; those that share bytes do so at different times.
 fn layout(plans: &PlanSet) -> String {
     let mut table = format!("{:>12} {:>12} {:>7} {:>7}  {}", "offset", "bytes", "from", "to", "what");
@@ -193,9 +200,13 @@ fn layout(plans: &PlanSet) -> String {
 }
 
 /// The figures of a plan, as JSON.
-pub fn planned(plans: &PlanSet) -> Value {
-    let (tally, unlimited_ns) = (tally(plans), plans.sheet.unlimited_ns.max(1));
-    let nanoseconds = plans.plans.first().map_or(0, |p| p.nanoseconds);
+pub fn planned(plans: &TrainingPlan) -> Value {
+    let (mut all, unlimited_ns) = (tally(plans), plans.sheet.unlimited_ns.max(1));
+    plans.parts().skip(1).for_each(|part| all.add(&tally(part)));
+    let tally = all;
+    // Devices with different parts of the model work one after another.
+    let first = plans.parts().filter_map(|part| part.plans.first());
+    let nanoseconds: u64 = first.map(|plan| plan.nanoseconds).sum();
     json!({
         "planned_peak_bytes": plans.sheet.total_bytes,
         "arena_bytes": plans.arena_bytes,

@@ -152,7 +152,7 @@ fn check(options: &RunOptions) -> Result<(), Failure> {
         Some(MOST_RANKS..) => return Err(Failure::usage(format!("--ranks must be below {MOST_RANKS}"))),
         Some(_) if options.devices.are_logical() => {
             return Err(Failure::usage(
-                "--replicas are devices of one process: leave --ranks or --replicas out",
+                "--replicas and --place are for devices of one process: leave them or --ranks out",
             ));
         }
         Some(_) if options.machine.device != Device::Cpu => {

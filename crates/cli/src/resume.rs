@@ -1,6 +1,7 @@
 //! `train --resume`: the flags of a run from its checkpoint, and which of them may change.
 
 use super::args::{Arguments, Command, InputOptions, ModelOptions, RunOptions};
+use super::machine_flags::Device;
 use super::ranks::RankOptions;
 use super::run_folder::{REPORT, WEIGHTS};
 use super::text::escaped;
@@ -14,8 +15,8 @@ use std::path::Path;
 const FLAG: &str = "flag.";
 
 /// Flags that a checkpoint stores but that may change on resuming.
-const MAY_CHANGE: [&str; 7] =
-    ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep"];
+const MAY_CHANGE: [&str; 8] =
+    ["data", "tokenizer", "save-every", "skip-bad", "max-pixels", "early-stop", "keep", "place"];
 
 /// Flags without a value.
 pub(super) const SWITCHES: [&str; 5] =
@@ -84,6 +85,7 @@ pub fn flags(options: &RunOptions) -> Vec<(&'static str, String)> {
         ("allow-split-batchnorm", options.allow_split_batchnorm.then(|| "true".to_string())),
         ("save-every", options.save_every.map(|steps| steps.to_string())),
         ("reduce", options.ranks.reduce.map(|reduction| reduction.to_string())),
+        ("place", (!options.devices.place.is_empty()).then(|| options.devices.place.join(","))),
     ];
     let all = flags.into_iter().chain(options.update.flags()).chain(options.precision.flags());
     let all = all.chain(options.prune.flags()).chain(options.running.flags());
@@ -136,7 +138,12 @@ pub fn options(given: &RunOptions, matches: &ArgMatches, folder: &Path) -> Resul
     kept.page = given.page.clone();
     kept.watching = given.watching.clone();
     kept.machine = given.machine.clone();
+    // Layers stay where they were, unless other devices are named.
+    let place = std::mem::take(&mut kept.devices.place);
     kept.devices = given.devices.clone();
+    if !given.devices.are_logical() && given.ranks.ranks.is_none() && given.machine.device == Device::Cpu {
+        kept.devices.place = place;
+    }
     kept.ranks = RankOptions { reduce: kept.ranks.reduce, ..given.ranks.clone() };
     kept.input = InputOptions {
         skip_bad: given.input.skip_bad.or(kept.input.skip_bad),

@@ -159,8 +159,9 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     };
     let trainer = Trainer::new(model, optimizer);
     let times = options.watching.profile.then(|| Arc::new(StepTimes::default()));
-    let (trainer, device_line) = match options.devices.logical(options, threads, line_bytes)? {
-        Some(devices) => (trainer.replicas(&devices), None),
+    let on_several = options.devices.trainer(trainer.clone(), options, threads, line_bytes)?;
+    let (trainer, device_line) = match on_several {
+        Some(trainer) => (trainer, None),
         None => {
             let (executor, device_line) = run_executor(options, threads, line_bytes, times.as_ref())?;
             (trainer.executor(executor), device_line)
@@ -202,7 +203,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
     check_blocks(options, &trainer, batch)?;
     let trainer = progress::attach(trainer);
-    let process = process(threads, device_line.is_some() && options.elsewhere.is_none());
+    let process =
+        process(options.devices.threads(threads)?, device_line.is_some() && options.elsewhere.is_none());
     // The second arena of the memory check is not in the plan.
     let mut trainer = trainer.process(if options.check_memory { process.unwatched() } else { process });
     if let Some(size) = options.your_code {

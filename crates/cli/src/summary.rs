@@ -7,13 +7,14 @@ use plimsoll::Size;
 use plimsoll::data::{Dataset, Pipeline};
 use plimsoll::graph::Role;
 use plimsoll::nn::Field;
-use plimsoll::plan::{LoadSheet, PlanSet, in_words, time_in_words};
+use plimsoll::plan::{LoadSheet, in_words, time_in_words};
+use plimsoll::train::TrainingPlan;
 
 /// Checkpoints that are kept where no flag says how many.
 const KEPT: usize = 2;
 
 /// Model, data, batch, memory, time and disk of a run.
-pub fn summary(options: &RunOptions, setup: &Setup, plans: &PlanSet) -> String {
+pub fn summary(options: &RunOptions, setup: &Setup, plans: &TrainingPlan) -> String {
     let rows = [
         ("model", model(options, plans)),
         ("data", data(setup)),
@@ -29,11 +30,11 @@ pub fn summary(options: &RunOptions, setup: &Setup, plans: &PlanSet) -> String {
     text.join("\n") + "\n"
 }
 
-fn elements(plans: &PlanSet, role: Role) -> usize {
-    plans.states.iter().filter(|s| s.role == role).map(|s| s.ty.shape.elements()).sum()
+fn elements(plans: &TrainingPlan, role: Role) -> usize {
+    plans.states().filter(|s| s.role == role).map(|s| s.ty.shape.elements()).sum()
 }
 
-fn model(options: &RunOptions, plans: &PlanSet) -> String {
+fn model(options: &RunOptions, plans: &TrainingPlan) -> String {
     let parameters = count(elements(plans, Role::Parameter));
     let (precision, optimizer) = (options.precision.precision, options.update.optimizer_name());
     format!("{}, {parameters} parameters, {precision}, {optimizer}", options.model.model)
@@ -127,10 +128,10 @@ fn evaluation_ns(part: &Pipeline, sheet: &LoadSheet) -> u64 {
     nanoseconds
 }
 
-fn disk(options: &RunOptions, plans: &PlanSet) -> String {
+fn disk(options: &RunOptions, plans: &TrainingPlan) -> String {
     let mut parts = Vec::new();
     if let Some(folder) = &options.out {
-        let all: usize = plans.states.iter().map(|s| s.ty.bytes()).sum();
+        let all: usize = plans.states().map(|s| s.ty.bytes()).sum();
         let kept = options.running.keep.unwrap_or(KEPT) + 1;
         let weights = elements(plans, Role::Parameter).saturating_mul(4);
         parts.push(format!(

@@ -5,7 +5,7 @@ use super::config::resolved;
 use super::device_flags::placement;
 use super::ending::{Peak, accuracy, ending, figures, measured_price, price};
 use super::page::{LIVE_PAGE, RunPage};
-use super::plan::{planned, refused};
+use super::plan::{planned, refused, sheets};
 use super::profile::{Profile, Profiler};
 use super::refusal::{note_disk, plan_or_refuse};
 use super::resume::{self, Resumed};
@@ -92,7 +92,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let planning_ms = planning.elapsed().as_secs_f64() * 1e3;
     let planning_peak = measured_peak();
     if options.sheet {
-        say(&plans.sheet.to_string());
+        say(&sheets(&plans));
     } else {
         say(&summary::summary(options, &setup, &plans));
     }

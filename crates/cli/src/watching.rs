@@ -28,7 +28,7 @@ pub struct WatchOptions {
     #[arg(long, value_name = "STEPS", requires = "tensorboard", allow_negative_numbers = true)]
     pub histograms: Option<u64>,
     /// Print the time of a step by layer and by kernel, beside what the target predicts
-    #[arg(long, conflicts_with_all = ["replicas", "check_memory"])]
+    #[arg(long, conflicts_with_all = ["replicas", "place", "check_memory"])]
     pub profile: bool,
     /// Steps that the profile looks at, of which the shortest times count; on a GPU they are slower, because the host waits for
     /// every kernel [default: 20]

@@ -16,7 +16,7 @@ pub fn synthetic(model: &dyn Model, train: usize, test: usize, seed: u64) -> Dat
 /// Trains, and returns the name and the bytes of every state.
 pub fn trained_states(trainer: &Trainer, data: &Dataset) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
     let plans = trainer.plan(data)?;
-    let names: Vec<String> = plans.states.iter().map(|s| s.name.clone()).collect();
+    let names: Vec<String> = plans.states().map(|s| s.name.clone()).collect();
     let mut session = plans.start()?;
     session.fit()?;
     names.into_iter().map(|name| Ok((name.clone(), session.state(&name)?.as_bytes().to_vec()))).collect()

@@ -4,10 +4,13 @@
 //! weight's gradient, a loss) is reduced: it folds block by block, and gradient accumulation continues the fold over
 //! micro-batches. A batch whose values are mixed in another way (batch norm's statistics) cannot be split.
 
+use crate::op::Exchange;
 use crate::{Graph, Node, Op, Origin, ValueId};
+use serde::{Deserialize, Serialize};
 
 /// How a value relates to the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BatchRelation {
     /// It does not depend on the batch.
     Independent,
@@ -20,7 +23,7 @@ pub enum BatchRelation {
 }
 
 /// What is known of a value and the batch while a graph grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchMark {
     /// Whether axis 0 is the batch axis, whatever the value depends on.
     pub axis: bool,
@@ -34,6 +37,9 @@ impl BatchMark {
         let relation = if batched { BatchRelation::PerExample } else { BatchRelation::Independent };
         Self { axis: batched, relation }
     }
+
+    /// The mark of a sum over the batch.
+    pub const SUM: Self = Self { axis: false, relation: BatchRelation::Reduced };
 }
 
 impl Graph {
@@ -51,6 +57,10 @@ impl Graph {
 
     /// The marks of a node's outputs, from those of all values before it.
     pub(crate) fn marks_of(&self, node: &Node, marks: &[BatchMark]) -> Vec<BatchMark> {
+        // What another device had of the value is known of it here.
+        if let Op::Exchange(Exchange::Take { mark, .. }) = node.op {
+            return vec![BatchMark::SUM, mark];
+        }
         // The inputs of an exchange only say when it happens.
         let passes = matches!(node.op, Op::Exchange(_));
         let any = |relation| !passes && node.inputs.iter().any(|v| marks[v.index()].relation == relation);

@@ -33,6 +33,7 @@ mod target;
 mod tier;
 mod transport;
 mod verify;
+mod whole;
 pub mod workload;
 
 pub use budget::{Budget, HostBudget};
@@ -58,9 +59,11 @@ pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
 pub use transport::{
-    BatchPart, Connection, Message, Passing, Ranks, STATE_PIECE, Transport, exchange, exchange_order,
+    BatchPart, Connection, Message, Passing, Ranks, STATE_PIECE, Transport, check_passes, exchange,
+    exchange_order,
 };
 pub use verify::{At, VerifyError, verify, verify_hazards};
+pub use whole::{Whole, WholeOutput, WholePlan};
 
 #[cfg(test)]
 mod tests;

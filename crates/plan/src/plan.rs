@@ -210,13 +210,16 @@ impl ExecutionPlan {
 
     /// Bytes that a device receives from others in a step.
     pub fn received_bytes(&self, device: usize) -> u64 {
-        self.graph.nodes.iter().map(|node| self.node_received_bytes(node, device)).sum()
+        let once = self.graph.optimizer_step();
+        let nodes = self.graph.nodes.iter().zip(once);
+        nodes.map(|(node, once)| self.node_received_bytes(node, device, once)).sum()
     }
 
-    /// Bytes that a device receives from others in a step by a node.
-    pub fn node_received_bytes(&self, node: &Node, device: usize) -> u64 {
+    /// Bytes that a device receives from others in a step by a node, which may be one of the optimizer step.
+    pub fn node_received_bytes(&self, node: &Node, device: usize, in_optimizer_step: bool) -> u64 {
         let Op::Exchange(op) = &node.op else { return 0 };
         let times = match *op {
+            Exchange::Take { .. } if in_optimizer_step => 1,
             Exchange::Receive { wraps, .. } | Exchange::Take { wraps, .. } => {
                 self.graph.micro_batches - usize::from(wraps)
             }

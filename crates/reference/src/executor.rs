@@ -152,15 +152,24 @@ impl Values<'_> {
         for (&sum, &output) in node.accumulate.iter().zip(&node.outputs) {
             self.tensors[output.index()] = Some(self.get(sum)?.clone());
         }
+        for &output in node.outputs.iter().skip(node.accumulate.len()) {
+            self.tensors[output.index()] = Some(Tensor::zeros(self.graph.ty(output).clone()));
+        }
         let at = (micro_batch, self.graph.micro_batches);
         let passed = exchange(op, transport, at, |sum, passing| {
+            if let Passing::Hand(to, message) = passing {
+                let given = node.inputs.first().and_then(|value| self.tensors[value.index()].as_ref());
+                let given = given.ok_or("nothing is given")?;
+                return transport.hand(to, message, given.as_bytes());
+            }
             let Some(tensor) = &mut self.tensors[node.outputs[sum].index()] else { return Ok(()) };
             match passing {
                 Passing::Receive(from, message) => transport.receive(from, message, tensor.as_bytes_mut()),
                 // SAFETY: the tensor is replaced when this node sends again, in the next micro-batch, when the chain has come
                 // around, or in the next run.
                 Passing::Send(to, message) => unsafe { transport.send(to, message, tensor.as_bytes()) },
-                Passing::Clear | Passing::Hand(..) => Err("it keeps every sum on every device".into()),
+                // It is made of zeros.
+                Passing::Clear | Passing::Hand(..) => Ok(()),
                 Passing::AllReduce => Err("it adds up in the order of the chain".into()),
             }
         });

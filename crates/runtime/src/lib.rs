@@ -9,7 +9,8 @@
 //! - `queues`: [`TransferQueue`], what moves bytes between the arena and a tier beside the kernels, and a run's set of them;
 //! - [`transfer`]: the queue of the spill file, and the speed of a disk;
 //! - [`spill`]: the file that offloaded bytes are in;
-//! - `replicas`: several devices that run one step together; `shared_memory`: the transport between devices of one process;
+//! - `replicas`: several devices that run one step together, each on its part of the batch; `placed`: each on its part of the model;
+//!   `worker`: a device on a thread; `shared_memory`: the transport between devices of one process;
 //! - `checked`: the mode that finds kernels that touch memory outside their buffers; `non_finite`: the search for the first
 //!   node that makes a number that is not finite; `step_times`: how long each step takes; `tracing`: spans and counters of
 //!   steps in a trace.
@@ -20,6 +21,7 @@ mod chunked_update;
 mod device;
 mod lower;
 mod non_finite;
+mod placed;
 mod queues;
 mod replicas;
 mod shared_memory;
@@ -28,8 +30,10 @@ mod step_loop;
 mod step_times;
 mod tracing;
 pub mod transfer;
+mod worker;
 
 pub use device::{Device, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
+pub use placed::prepare_placed;
 pub use queues::{Queues, Ticket, TransferQueue};
 pub use replicas::{ReplicaDevice, prepare_replicas};
 pub use step_loop::{Options, prepare};

@@ -11,13 +11,14 @@
 //! last one comes to the meeting.
 
 use crate::shared_memory::Mailboxes;
+use crate::worker::{Given, Outcome, Own, OwnPlan, Worker, outcome};
 use plimsoll_graph::NodeId;
 use plimsoll_plan::{
-    BatchPart, Connection, ExecuteError, ExecutionPlan, Executor, Extra, PlanSet, Prepared, exchange_order,
+    BatchPart, Connection, ExecuteError, ExecutionPlan, Executor, Extra, PlanSet, Prepared, Whole,
+    exchange_order,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
 /// A device of several, with its plans.
 pub struct ReplicaDevice<'e> {
@@ -44,11 +45,16 @@ pub fn prepare_replicas(devices: &[ReplicaDevice<'_>]) -> Result<Box<dyn Prepare
         };
         device.executor.prepare_connected(device.plans.clone(), connection)
     };
-    let prepared = prepare((0, first))?;
+    let (prepared, whole) = (prepare((0, first))?, Whole::new([first.plans.as_ref()]));
     let mut set = ReplicaSet { first: prepared, workers: Vec::new(), mailboxes: mailboxes.clone() };
     for (at, device) in others.iter().enumerate() {
         let own = prepare((at + 1, device))?;
-        let plans = (0..first.plans.plans.len()).map(|plan| OwnPlan::new(&first.plans, plan, &device.plans));
+        let plans = whole.plans.iter().zip(&first.plans.plans).map(|(plan, theirs)| {
+            // Nodes are told as those of the first device's plan.
+            let own = device.plans.plans.iter().find(|own| own.name == plan.name);
+            let same = own.is_some_and(|own| own.graph.nodes.len() == theirs.graph.nodes.len());
+            OwnPlan::new(plan, &device.plans, same.then_some(0))
+        });
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
         let state = |name: &str| device.plans.states.iter().position(|state| state.name == name);
         let states = first.plans.states.iter().map(|theirs| state(&theirs.name)).collect();
@@ -91,193 +97,6 @@ fn parts(devices: &[ReplicaDevice<'_>], device: usize) -> Vec<Option<BatchPart>>
     devices[device].plans.plans.iter().map(part).collect()
 }
 
-/// A device's own plan for one of the first device's.
-struct OwnPlan {
-    plan: usize,
-    /// Where its inputs are among the first device's.
-    inputs: Vec<usize>,
-    /// Whether its nodes are those of the first device's plan.
-    same_nodes: bool,
-}
-
-impl OwnPlan {
-    fn new(first: &PlanSet, plan: usize, own: &PlanSet) -> Result<Option<Self>, ExecuteError> {
-        let theirs = &first.plans[plan];
-        let Some(plan) = own.plans.iter().position(|p| p.name == theirs.name) else { return Ok(None) };
-        let graph = &own.plans[plan].graph;
-        let position = |name: &str| theirs.graph.inputs.iter().position(|input| input.name == name);
-        let inputs = graph.inputs.iter().map(|input| {
-            position(&input.name)
-                .ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
-        });
-        let same_nodes = graph.nodes.len() == theirs.graph.nodes.len();
-        Ok(Some(Self { plan, inputs: inputs.collect::<Result<_, _>>()?, same_nodes }))
-    }
-}
-
-/// What a device found in a run.
-type Outcome = Result<Option<NodeId>, ExecuteError>;
-
-/// A device that is not the first, and its thread.
-struct Worker {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// A device with its memory.
-struct Own {
-    device: usize,
-    /// By the first device's plans.
-    plans: Vec<Option<OwnPlan>>,
-    /// Where the first device's states are among its own.
-    states: Vec<Option<usize>>,
-    prepared: Mutex<Box<dyn Prepared>>,
-}
-
-struct Shared {
-    own: Own,
-    mailboxes: Arc<Mailboxes>,
-    task: Mutex<Task>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Task {
-    /// What to run, from when it is given until the thread has taken it.
-    given: Option<Given>,
-    inputs: Vec<Input>,
-    outcome: Option<Outcome>,
-    started: bool,
-    closing: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Given {
-    /// The first device's plan.
-    plan: usize,
-    check_finite: bool,
-}
-
-/// An input of a run: a slice that outlives it.
-#[derive(Clone, Copy)]
-struct Input {
-    start: *const u8,
-    bytes: usize,
-}
-
-// SAFETY: who gives a task waits until it is done, so the slice stays borrowed; it is only read.
-unsafe impl Send for Input {}
-
-impl Worker {
-    fn start(own: Own, mailboxes: Arc<Mailboxes>) -> Result<Self, ExecuteError> {
-        let (device, inputs) = (own.device, own.most_inputs());
-        let task = Mutex::new(Task { inputs: Vec::with_capacity(inputs), ..Task::default() });
-        let shared = Arc::new(Shared { own, mailboxes, task, changed: Condvar::new() });
-        let worker = shared.clone();
-        let thread = std::thread::Builder::new().name(format!("replica {device}"));
-        let thread = thread.spawn(move || worker.work());
-        let thread =
-            thread.map_err(|e| ExecuteError::Input(format!("no thread for device {device}: {e}")))?;
-        // A thread allocates while it starts: that is over before the first step.
-        drop(shared.wait_until(|task| task.started));
-        Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// Whether the device has a plan for one of the first device's.
-    fn runs(&self, plan: usize) -> bool {
-        self.shared.own.plans.get(plan).is_some_and(Option::is_some)
-    }
-
-    /// Starts a run. Until [`Worker::finish`] returns, the inputs must stay as they are.
-    fn begin(&self, given: Given, inputs: &[&[u8]]) {
-        let Some(Some(own)) = self.shared.own.plans.get(given.plan) else { return };
-        let mut task = self.shared.lock();
-        task.inputs.clear();
-        // An input that is not there is an error of the run.
-        let found = own.inputs.iter().map(|&at| inputs.get(at).copied().unwrap_or_default());
-        task.inputs.extend(found.map(|bytes| Input { start: bytes.as_ptr(), bytes: bytes.len() }));
-        (task.given, task.outcome) = (Some(given), None);
-        self.shared.changed.notify_all();
-    }
-
-    /// Waits until the run is over.
-    fn wait(&self) -> MutexGuard<'_, Task> {
-        self.shared.wait_until(|task| task.outcome.is_some())
-    }
-
-    /// What the run found.
-    fn finish(&self) -> Outcome {
-        self.wait().outcome.take().unwrap_or(Ok(None))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.shared.lock().closing = true;
-        self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic was caught and told as an error of its step.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Task> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait_until(&self, condition: impl Fn(&Task) -> bool) -> MutexGuard<'_, Task> {
-        let task = self.lock();
-        self.changed.wait_while(task, |task| !condition(task)).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The thread: runs what is given until the worker is dropped.
-    fn work(&self) {
-        let mut inputs: Vec<&[u8]> = Vec::with_capacity(self.own.most_inputs());
-        self.lock().started = true;
-        self.changed.notify_all();
-        loop {
-            let mut task = self.wait_until(|task| task.closing || task.given.is_some());
-            let Some(given) = task.given.take() else { return };
-            inputs.clear();
-            // SAFETY: who gave the task waits for its outcome, and keeps the inputs until then.
-            inputs
-                .extend(task.inputs.iter().map(|i| unsafe { std::slice::from_raw_parts(i.start, i.bytes) }));
-            drop(task);
-            let ran = catch_unwind(AssertUnwindSafe(|| self.own.run(given, &inputs)));
-            let outcome = ran.unwrap_or_else(|_| {
-                Err(ExecuteError::Input(format!("a kernel of device {} panicked", self.own.device)))
-            });
-            inputs.clear();
-            if !matches!(outcome, Ok(None)) {
-                self.mailboxes.fail(self.own.device);
-            }
-            self.lock().outcome = Some(outcome);
-            self.changed.notify_all();
-        }
-    }
-}
-
-impl Own {
-    fn most_inputs(&self) -> usize {
-        self.plans.iter().flatten().map(|plan| plan.inputs.len()).max().unwrap_or(0)
-    }
-
-    fn prepared(&self) -> MutexGuard<'_, Box<dyn Prepared>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run(&self, given: Given, inputs: &[&[u8]]) -> Outcome {
-        let Some(Some(own)) = self.plans.get(given.plan) else { return Ok(None) };
-        let mut prepared = self.prepared();
-        if given.check_finite && own.same_nodes {
-            return prepared.run_until_bad(own.plan, inputs);
-        }
-        prepared.run(own.plan, inputs).map(|()| None)
-    }
-}
-
 /// All devices of a run. Plans that only the first one has run there alone.
 struct ReplicaSet {
     /// Dropped first: their threads may read the first device's arena.
@@ -302,21 +121,11 @@ impl ReplicaSet {
             self.mailboxes.fail(0);
         }
         // Every device has ended before anything is returned: the others read this one's arena, and the inputs.
-        self.workers.iter().for_each(|worker| drop(worker.wait()));
+        self.workers.iter().for_each(Worker::wait);
         let first = first.unwrap_or_else(|panic| resume_unwind(panic));
         let failed = self.mailboxes.failed();
-        let others = self.workers.iter().map(|worker| (worker.shared.own.device, worker.finish()));
-        let mut outcome = Ok(None);
-        for (device, found) in std::iter::once((0, first)).chain(others) {
-            match (&outcome, found) {
-                (Ok(Some(_)), _) | (_, Ok(None)) => {}
-                (_, Ok(bad)) => outcome = Ok(bad),
-                // The errors of the others only say that this one failed.
-                (_, Err(error)) if failed == Some(device) => outcome = Err(error),
-                (_, Err(_)) => {}
-            }
-        }
-        outcome
+        let others = self.workers.iter().map(|worker| (worker.own().device, worker.finish()));
+        outcome(failed, std::iter::once((0, first)).chain(others))
     }
 }
 
@@ -343,7 +152,7 @@ impl Prepared for ReplicaSet {
 
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
         for worker in &self.workers {
-            let own = &worker.shared.own;
+            let own = worker.own();
             if let Some(Some(state)) = own.states.get(state) {
                 own.prepared().write_state(*state, offset, from)?;
             }

@@ -31,6 +31,7 @@
 //! | graphs of batch types, gradient accumulation over micro-batches | `trainer/graphs.rs` |
 //! | byte accounting outside the arena | `trainer/accounting.rs`, under the entry names of [`plimsoll_plan::sheet`] |
 //! | replicas on logical devices: parts of the batch, a plan for each | `trainer/devices.rs` ([`LogicalDevices`]), `trainer/replicas.rs` |
+//! | layers on logical devices | `trainer/placement.rs` ([`Placement`]) |
 //! | plans under many lines: floor, curve | `trainer/forecast.rs` ([`Forecast`]) |
 //! | events, callbacks, early stopping, the memory watch | `session/event.rs`, `session/callback.rs`, `session/watch.rs` |
 //! | the layer a NaN came from | `session/diverged.rs` ([`Diverged`]) |
@@ -67,4 +68,6 @@ pub use session::{
     Overload, OwnSchedule, Plateau, Report, Resumed, Saved, Scale, Schedule, Session, ShowProgress,
     TrainEvent, Watch,
 };
-pub use trainer::{BatchKind, Forecast, LogicalDevices, Tally, Trainer, TrainingPlan, largest_that, tally};
+pub use trainer::{
+    BatchKind, Forecast, LogicalDevices, Placement, Tally, Trainer, TrainingPlan, largest_that, tally,
+};

@@ -13,10 +13,11 @@
 //! | | [`accumulate_split_batch_norm`] | the same with batch norm, on each micro-batch's statistics |
 //! | over several batches | [`continue_sum`] | lets a sum over the batch start where that of the batch before ended |
 //! | on several devices | [`replicate`] | lets sums over the batch pass from device to device |
+//! | | [`partition`] | places layers on devices, and lets values pass between them |
 //!
 //! [`optimize`] checks the graph after each [`Pass`], and each can be switched off for bisecting: a step has the same bits
 //! without it. (Without `decompose`, only an executor that runs norms whole can run them, as the reference does.)
-//! `accumulate`, `continue_sum` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
+//! `accumulate`, `continue_sum`, `partition` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
 //! `mixed_precision` do not.
 //!
 //! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
@@ -28,6 +29,7 @@ mod decompose;
 mod fuse;
 mod gradient;
 mod mixed_precision;
+mod partition;
 mod reduction;
 mod replicate;
 mod rewriter;
@@ -43,6 +45,7 @@ pub use decompose::decompose;
 pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};
 pub use mixed_precision::{MixedPrecision, mixed_precision};
+pub use partition::{Placing, TURN, partition};
 pub use reduction::Reduction;
 pub use replicate::{Replica, count_whole_batch, owned_states, replicate};
 pub use rewriter::Rewriter;

@@ -325,7 +325,8 @@ fn take(
     // The sum of the micro-batches before is with the device that keeps it.
     let (from, wraps) = if replica.is_first() { (keeper, true) } else { replica.previous() };
     let ty = r.old.ty(r.old.accumulators[chain].input).clone();
-    let op = Exchange::Take { chain: chain as u32, from: from as u32, wraps, ty };
+    let mark = BatchMark::SUM;
+    let op = Exchange::Take { chain: chain as u32, from: from as u32, wraps, ty, mark };
     let inputs: Vec<ValueId> = node.inputs.iter().map(|&v| r.get(v)).collect();
     Ok(in_turn(r, order, node, op, inputs)?[1])
 }

@@ -17,6 +17,7 @@ mod machine_files;
 mod mixed_precision;
 mod nothing_lost;
 mod page;
+mod placement;
 mod plan_cache;
 mod predict;
 mod pruning;

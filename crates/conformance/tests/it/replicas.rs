@@ -1,11 +1,11 @@
-//! Replicas: what exchange nodes mean, on the reference executor and on the CPU with its memory checked.
+//! Replicas and placed layers: what exchange nodes mean, on the reference executor and on the CPU with its memory checked.
 
 use plimsoll_conformance::{synthetic, trained_states};
 use plimsoll_cpu::Cpu;
 use plimsoll_nn::{AdamW, zoo};
 use plimsoll_plan::Executor;
 use plimsoll_reference::Reference;
-use plimsoll_train::{LogicalDevices, Trainer};
+use plimsoll_train::{LogicalDevices, Placement, Trainer};
 use std::sync::Arc;
 
 fn devices(count: usize, make: impl Fn() -> Arc<dyn Executor>) -> LogicalDevices {
@@ -25,6 +25,25 @@ fn replicas_of_the_reference_have_its_bits() {
     let two = trained_states(&trainer(3).replicas(&devices(2, || Arc::new(Reference))), &data).unwrap();
     let three = trained_states(&trainer(2).replicas(&devices(3, || Arc::new(Reference))), &data).unwrap();
     assert!(one == two && one == three);
+}
+
+#[test]
+fn placed_layers_of_the_reference_have_its_bits() {
+    let data = synthetic(&zoo::mlp_of(&[11], &[17], 5), 384, 32, 1);
+    let place = |rules: [&str; 2]| {
+        let placement = Placement::new(rules).unwrap();
+        trainer(3).place(&devices(2, || Arc::new(Reference)), placement)
+    };
+    let one = trained_states(&trainer(3).executor(Reference), &data).unwrap();
+    // Those of the first device come first.
+    let sorted = |mut states: Vec<(String, Vec<u8>)>| {
+        states.sort();
+        states
+    };
+    for rules in [["*1=cpu:0", "*=cpu:1"], ["relu1=cpu:0", "*=cpu:1"]] {
+        let two = trained_states(&place(rules), &data).unwrap();
+        assert!(sorted(two) == sorted(one.clone()), "{rules:?}");
+    }
 }
 
 #[test]

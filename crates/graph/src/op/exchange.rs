@@ -1,7 +1,7 @@
 //! Values that pass between the devices of a run.
 
 use super::{Family, Properties};
-use crate::{BatchRelation, TypeError};
+use crate::{BatchMark, BatchRelation, TypeError};
 use plimsoll_tensor::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 /// chain goes on from the last device to the first. Where the order of a sum may depend on the number of devices, they add up their
 /// own sums at the end instead ([`Exchange::AllReduce`]).
 ///
+/// Where devices hold the parts of one model, any value passes from one to another: given by the first, taken by the second, in every
+/// micro-batch or in the optimizer step. A chain is then one such value.
+///
 /// Each of these nodes has an accumulator for every output (but for what is taken), which it is written in place of, so it runs exactly
-/// once in every micro-batch. Inputs, if there are any, only say what has to be computed before it waits for another device.
+/// once in every micro-batch; a turn of the optimizer step is written in place of the one before. Inputs, if there are any, only say what has to be computed before it waits for another device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exchange {
@@ -37,8 +40,8 @@ pub enum Exchange {
         /// The sum's type.
         ty: TensorType,
     },
-    /// `(..) → (turn, sum)`: the sum of a chain as another device left it, in memory of its own, for a device that does not keep
-    /// it. Devices that take and give have an accumulator, the turn, which orders what they do.
+    /// `(..) → (turn, value)`: what another device gives, in memory of its own: the sum of a chain, for a device that does not keep
+    /// it, or a value of another part of the model. Devices that take and give have an accumulator, the turn, which orders what they do.
     Take {
         /// The chain.
         chain: u32,
@@ -46,10 +49,12 @@ pub enum Exchange {
         from: u32,
         /// Whether that one sent it in the micro-batch before. In the first one the sum is zero.
         wraps: bool,
-        /// The sum's type.
+        /// The value's type.
         ty: TensorType,
+        /// How it relates to the batch.
+        mark: BatchMark,
     },
-    /// `(sum, ..) → turn`: passes a sum on, and waits until it may be overwritten.
+    /// `(value, ..) → turn`: passes a value on, and waits until it may be overwritten.
     Give {
         /// The chain.
         chain: u32,
@@ -143,11 +148,11 @@ impl Family for Exchange {
         0
     }
 
-    /// Sums of other devices' examples.
+    /// Sums of other devices' examples, or what was taken.
     fn batch_relation(&self, _: &[bool], _: &[&TensorType]) -> Vec<BatchRelation> {
         let outputs = match self {
             Self::Receive { .. } | Self::Send { .. } | Self::Give { .. } => 1,
-            Self::Take { .. } => 2,
+            Self::Take { mark, .. } => return vec![BatchRelation::Reduced, mark.relation],
             Self::Synchronise { types, .. } | Self::AllReduce { types, .. } | Self::Share { types, .. } => {
                 types.len()
             }

@@ -116,7 +116,7 @@ Costly  Wide          Never      -     Never       -    -      {"int8":{"average
 Costly  Wide          Never      -     Never       -    -      {"int8":{"resize":{"mode":"nearest","output":[1,1]}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"receive":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"send":{"chain":0,"to":1,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
-Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"take":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]}}}}
+Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"take":{"chain":0,"from":0,"wraps":false,"ty":{"dtype":"f32","shape":[]},"mark":{"axis":false,"relation":"reduced"}}}}
 Costly  Wide          Never      -     Never       -    [0]    {"exchange":{"give":{"chain":0,"to":1}}}
 Costly  Wide          Never      -     Never       -    -      {"exchange":{"synchronise":{"from":1,"chains":[],"types":[]}}}
 Costly  Wide          Never      -     Never       -    -      {"exchange":{"all_reduce":{"devices":2,"chains":[],"types":[]}}}

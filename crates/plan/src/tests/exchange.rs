@@ -2,7 +2,7 @@
 
 use crate::{Action, Budget, BufferKind, NullTarget, PlanSet, VerifyError, plan, verify};
 use plimsoll_graph::op::{Exchange, Reduce};
-use plimsoll_graph::{Builder, Init, Op, Role, ValueId};
+use plimsoll_graph::{BatchMark, Builder, Init, Op, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
 /// A device's step in two micro-batches: `w` ends as itself minus the sum of all examples. Without accumulators what is sent is a
@@ -135,4 +135,57 @@ fn an_exchange_on_the_wrong_side_of_a_meeting_is_refused() {
         let error = verify(&plans).unwrap_err().to_string();
         assert!(error.contains("on the wrong side of where all devices meet"), "{error}");
     }
+}
+
+/// A device's step in two micro-batches that takes a value, gives what it makes of it, and passes two values more in the optimizer step.
+fn passing() -> PlanSet {
+    let mut b = Builder::new(4, 4);
+    b.set_micro_batches(2);
+    let (rows, row) = (TensorType::new(DType::F32, [4, 3]), TensorType::new(DType::F32, [1, 3]));
+    let w = b.state("w", row.clone(), Role::Parameter, Init::Ones);
+    let (turn, sums) = (b.accumulator(Exchange::turn()), b.accumulator(row.clone()));
+    let take = |chain, ty: &TensorType, mark| {
+        Op::Exchange(Exchange::Take { chain, from: 1, wraps: false, ty: ty.clone(), mark })
+    };
+    let give = |chain| Op::Exchange(Exchange::Give { chain, to: 1 });
+    let taken = b.accumulating(take(0, &rows, BatchMark::input(true)), &[], &[turn]).unwrap();
+    let scaled = b.mul(taken[1], w).unwrap();
+    let last = b.accumulating(give(1), &[scaled], &[taken[0]]).unwrap()[0];
+    let fold = Op::Reduce(Reduce::Sum { start: 0, end: 1 });
+    let sum = b.accumulating(fold, &[scaled], &[sums]).unwrap()[0];
+    b.set_accumulator(turn, last);
+    b.set_accumulator(sums, sum);
+    let given = b.accumulating(give(2), &[sum, last], &[last]).unwrap()[0];
+    let factor = b.accumulating(take(3, &row, BatchMark::SUM), &[last], &[given]).unwrap();
+    let step = b.mul(sum, factor[1]).unwrap();
+    let next = b.sub(w, step).unwrap();
+    b.set_state(w, next);
+    b.output("turn", factor[0]);
+    let budget = Budget::new(usize::MAX, Vec::new());
+    plan(&[("train".into(), b.finish().unwrap())], &NullTarget::default(), &budget).unwrap()
+}
+
+#[test]
+fn values_of_other_devices_are_taken_once_and_in_their_turn() {
+    let plans = passing();
+    verify(&plans).unwrap();
+    let plan = &plans.plans[0];
+    assert_eq!(plan.graph.optimizer_step().iter().filter(|once| **once).count(), 4);
+    // Two of the first in a step, and one of the second.
+    assert_eq!(plan.received_bytes(0), 2 * 48 + 12);
+    let [take, give, late, ..] = exchanges(&plans)[..] else { panic!("{:?}", exchanges(&plans)) };
+    assert!(!plan.steps[give].optimizer_step && plan.steps[late].optimizer_step);
+    let mut swapped = plans.clone();
+    let last = *exchanges(&plans).last().unwrap();
+    swapped.plans[0].steps.swap(late, last);
+    let error = verify(&swapped).unwrap_err().to_string();
+    assert!(error.contains("out of turn"), "{error}");
+    let mut twice = plans.clone();
+    let again = twice.plans[0].steps[take].clone();
+    twice.plans[0].steps.insert(take, again);
+    for buffer in &mut twice.plans[0].buffers {
+        buffer.last += usize::from(buffer.last >= take);
+        buffer.first += usize::from(buffer.first > take);
+    }
+    assert!(verify(&twice).is_err());
 }

@@ -27,9 +27,12 @@ pub(super) fn check(plan: &ExecutionPlan) -> Result<(), String> {
         }
         let Action::Run { node, .. } = step.action else { continue };
         let node = plan.graph.node(node);
-        // What is taken is this device's own.
-        let shared = if matches!(node.op, Op::Exchange(Exchange::Take { .. })) { 1 } else { writes.len() };
-        if matches!(node.op, Op::Exchange(_)) && !writes.iter().take(shared).all(is_accumulator) {
+        // Nobody reads a turn, and what is taken is this device's own.
+        let is_shared = match &node.op {
+            Op::Exchange(op) => !matches!(op, Exchange::Take { .. } | Exchange::Give { .. }),
+            _ => false,
+        };
+        if is_shared && !writes.iter().all(is_accumulator) {
             let (layer, op) = (&node.layer, node.op.name());
             return Err(format!("layer `{layer}`: {op} works on a sum that is in no accumulator"));
         }

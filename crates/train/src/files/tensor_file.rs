@@ -5,7 +5,7 @@ use super::layout::{Layout, SavedTensor, Slices, state_row};
 use super::sparse::each_kept;
 use crate::TrainError;
 use plimsoll_export::PartialFile;
-use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_plan::{Prepared, StatePlacement};
 use plimsoll_tensor::{DType, Finite, Shape, TensorType, all_finite};
 use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
@@ -31,16 +31,16 @@ pub(crate) trait States {
 /// The states of a session.
 pub(crate) struct Live<'s> {
     pub prepared: &'s dyn Prepared,
-    pub plans: &'s PlanSet,
+    pub states: &'s [StatePlacement],
 }
 
 impl States for Live<'_> {
     fn name(&self, state: usize) -> &str {
-        &self.plans.states[state].name
+        &self.states[state].name
     }
 
     fn ty(&self, state: usize) -> &TensorType {
-        &self.plans.states[state].ty
+        &self.states[state].ty
     }
 
     fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), TrainError> {

@@ -11,7 +11,7 @@ use crate::session::{averaged, parameter_of};
 use plimsoll_export::{ExportError, Weights};
 use plimsoll_graph::{Graph, Role};
 use plimsoll_nn::{AVERAGE, MASK, RANGES};
-use plimsoll_plan::{PlanSet, Prepared};
+use plimsoll_plan::{Prepared, StatePlacement};
 use plimsoll_tensor::{TensorType, mask_bytes};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,25 +43,25 @@ pub enum Names {
 /// saved sparse under Plimsoll's own names, where that is smaller; other frameworks do not read that.
 pub(crate) fn save(
     prepared: &dyn Prepared,
-    plans: &PlanSet,
+    states: &[StatePlacement],
     names: Names,
     buffer: &mut [u8],
     path: &Path,
 ) -> Result<(), TrainError> {
-    let weights = plans.states.iter().enumerate();
+    let weights = states.iter().enumerate();
     let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
-    let averages = plans.states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
+    let averages = states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
     let averages: BTreeMap<&str, usize> = averages.collect();
-    let masks = plans.states.iter().enumerate().filter(|(_, s)| s.role == Role::Mask);
+    let masks = states.iter().enumerate().filter(|(_, s)| s.role == Role::Mask);
     let masks: BTreeMap<&str, usize> = masks.filter_map(|(i, s)| Some((masked(&s.name)?, i))).collect();
-    let states = Live { prepared, plans };
+    let live = Live { prepared, states };
     let (mut tensors, mut whole) = (Vec::new(), Vec::new());
     for (i, own) in weights {
         // A running average is saved in place of its parameter.
         let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
         if let Some(&mask) = masks.get(own.name.as_str()).filter(|_| names == Names::Own) {
             let (elements, size) = (own.ty.shape.elements(), own.ty.dtype.bytes());
-            let count = kept_in_state(&states, mask, elements, buffer)?;
+            let count = kept_in_state(&live, mask, elements, buffer)?;
             if count * size + mask_bytes(elements) < own.ty.bytes() {
                 let [values, bits] = sparse::names(&own.name).map(Cow::Owned);
                 tensors.push(SavedTensor { state: mask, name: bits, layout: Layout::Same });
@@ -72,7 +72,7 @@ pub(crate) fn save(
         whole.push((state, own.name.as_str(), &own.ty));
     }
     tensors.extend(named(&whole, names));
-    tensor_file::save(&states, &tensors, None, buffer, path)
+    tensor_file::save(&live, &tensors, None, buffer, path)
 }
 
 /// The name of the parameter that a mask is of.
@@ -284,9 +284,9 @@ fn checkpoint_names(own: &str) -> Vec<String> {
     vec![format!("{own}/{AVERAGE}"), own.to_string()]
 }
 
-/// The states of plans that a weights file has.
-fn loaded_states(plans: &PlanSet) -> Vec<(usize, &str, &TensorType)> {
-    weights_among(plans.states.iter().map(|state| (state.name.as_str(), state.role, &state.ty)))
+/// Those of a run's states that a weights file has.
+fn loaded_states(states: &[StatePlacement]) -> Vec<(usize, &str, &TensorType)> {
+    weights_among(states.iter().map(|state| (state.name.as_str(), state.role, &state.ty)))
 }
 
 /// Of states, given by name, role and type, all but the optimizer's moments; a running average has its parameter's name.
@@ -321,43 +321,43 @@ pub(crate) fn check(path: &Path, step: &Graph, partly: bool) -> Result<(), Train
 /// error, or, with `partly`, what both have is loaded.
 pub(crate) fn load(
     prepared: &mut dyn Prepared,
-    plans: &PlanSet,
+    states: &[StatePlacement],
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
-    let file = tensor_file::open(path, max_header(plans.states.len()))?;
-    let mut matched = matched(&loaded_states(plans), &file, path, all_names)?;
+    let file = tensor_file::open(path, max_header(states.len()))?;
+    let mut matched = matched(&loaded_states(states), &file, path, all_names)?;
     matched.tell_unknown();
-    read_matched(prepared, plans, file, matched, path, partly)
+    read_matched(prepared, states, file, matched, path, partly)
 }
 
 /// Loads parameters (their running averages where there are some) and running statistics from a checkpoint of any
 /// optimizer; with `partly`, those that both have.
 pub(crate) fn load_checkpoint(
     prepared: &mut dyn Prepared,
-    plans: &PlanSet,
+    states: &[StatePlacement],
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
     tensor_file::open(path, MAX_HEADER_BYTES)?.check(path)?;
     let file = tensor_file::open(path, MAX_HEADER_BYTES)?;
-    let mut matched = matched(&loaded_states(plans), &file, path, checkpoint_names)?;
+    let mut matched = matched(&loaded_states(states), &file, path, checkpoint_names)?;
     // Moments and counters of the other run's optimizer are no weights.
     matched.names.left_out.retain(|left| matched.names.fresh.contains(left));
-    read_matched(prepared, plans, file, matched, path, partly)
+    read_matched(prepared, states, file, matched, path, partly)
 }
 
 /// Reads what matches, if that is all or is enough.
 fn read_matched(
     prepared: &mut dyn Prepared,
-    plans: &PlanSet,
+    states: &[StatePlacement],
     file: Opened,
     matched: Matched,
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
     matched.check(path, partly)?;
-    read_all(prepared, plans, file.file, &matched.places, path)?;
+    read_all(prepared, states, file.file, &matched.places, path)?;
     Ok(matched.names)
 }
 
@@ -452,13 +452,13 @@ fn place(
 /// Reads states from their places.
 fn read_all(
     prepared: &mut dyn Prepared,
-    plans: &PlanSet,
+    states: &[StatePlacement],
     file: File,
     places: &[Place],
     path: &Path,
 ) -> Result<(), TrainError> {
     let mut reader = Reader { file, path, chunk: vec![0; STATE_BUFFER_BYTES] };
-    places.iter().try_for_each(|place| reader.read_state(prepared, &plans.states[place.state].ty, place))
+    places.iter().try_for_each(|place| reader.read_state(prepared, &states[place.state].ty, place))
 }
 
 /// Reads a file chunk by chunk.

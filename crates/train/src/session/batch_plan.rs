@@ -5,10 +5,10 @@ use crate::trainer::{BatchType, types_in_words};
 use crate::{BatchKind, TrainError, Trainer};
 use bytemuck::{bytes_of, cast_slice};
 use plimsoll_data::Batch;
-use plimsoll_graph::{Graph, NodeId};
+use plimsoll_graph::NodeId;
 use plimsoll_nn::step::{LABELS, LOSS_BEFORE, OUTPUT, PREDICTIONS, WEIGHTS, input_name};
 use plimsoll_nn::{EXAMPLES, RANDOM};
-use plimsoll_plan::ExecuteError;
+use plimsoll_plan::{ExecuteError, WholePlan};
 use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
 
@@ -49,7 +49,7 @@ enum InputRole {
 }
 
 impl BatchPlan {
-    pub fn new(trainer: &Trainer, graph: &Graph, batch: BatchType) -> Result<Self, TrainError> {
+    pub fn new(trainer: &Trainer, plan: &WholePlan, batch: BatchType) -> Result<Self, TrainError> {
         let settings = trainer.optimizer.setting_names();
         let fields = trainer.model_at(batch.model).inputs().len();
         let role = |name: &str| match name {
@@ -63,18 +63,17 @@ impl BatchPlan {
                 None => (0..fields).find(|&i| input_name(i) == name).map(InputRole::Input),
             },
         };
-        let inputs = graph.inputs.iter().map(|input| {
-            role(&input.name)
-                .ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
+        let inputs = plan.inputs.iter().map(|name| {
+            role(name).ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{name}`")))
         });
         let slot = |name: &str| {
-            let index = graph.outputs.iter().position(|o| o.name == name)?;
-            let ty = graph.ty(graph.outputs[index].value);
+            let index = plan.outputs.iter().position(|o| o.name == name)?;
+            let ty = &plan.outputs[index].ty;
             Some(OutputSlot { index, dtype: ty.dtype, bytes: ty.bytes() })
         };
         let (loss, predictions, output) = (slot(LOSS), slot(PREDICTIONS), slot(OUTPUT));
         let inputs = inputs.collect::<Result<_, _>>()?;
-        let continues_loss = graph.input(LOSS_BEFORE).is_some();
+        let continues_loss = plan.inputs.iter().any(|name| name == LOSS_BEFORE);
         Ok(Self { batch, inputs, loss, continues_loss, predictions, output })
     }
 }
@@ -91,7 +90,7 @@ impl Session {
                 return TrainError::Setting(self.trainer.unlike(batch));
             }
             let planned =
-                self.batch_plans.iter().zip(&self.plans.plans).filter(|(p, _)| p.batch.kind == kind);
+                self.batch_plans.iter().zip(&self.whole.plans).filter(|(p, _)| p.batch.kind == kind);
             let planned: Vec<_> = planned.map(|(_, plan)| format!("`{}`", plan.name)).collect();
             let (name, planned) = (kind.name(), planned.join(", "));
             let of = types_in_words(batch.example_types());

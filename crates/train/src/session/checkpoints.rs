@@ -31,7 +31,7 @@ impl Session {
             cursor: self.cursor,
             seed: self.trainer.seed,
             batch: self.trainer.step_examples() as u64,
-            micro_batches: self.plans.plans.first().map_or(1, |p| p.graph.micro_batches) as u64,
+            micro_batches: self.whole.plans.first().map_or(1, |plan| plan.micro_batches) as u64,
             examples: self.train_examples,
             data: self.fingerprint.clone(),
             model: self.trainer.model_in_words(),
@@ -113,7 +113,7 @@ impl Session {
 
     /// Every state, optimizer state included, under its own name: those of this process, then those of others.
     fn all_states(&self) -> Vec<SavedTensor<'_>> {
-        let own = self.plans.states.iter().map(|state| &state.name);
+        let own = self.whole.states.iter().map(|state| &state.name);
         let names = own.chain(self.elsewhere().map(|state| &state.name)).enumerate();
         names.map(|(i, name)| SavedTensor::same(i, name)).collect()
     }
@@ -133,13 +133,13 @@ impl Session {
 
     /// Restores everything from one checkpoint.
     pub(super) fn resume_from(&mut self, path: &Path) -> Result<TrainState, TrainError> {
-        let own = self.plans.states.len();
+        let own = self.whole.states.len();
         let all = own + self.elsewhere().count();
         let file = open(path, max_header_bytes(all))?;
         let state = TrainState::parse(&file, path)?;
         state.check_identity(&self.train_state(), path)?;
         let mut places = Vec::with_capacity(all);
-        let wanted = self.plans.states.iter().map(|state| (&state.name, &state.ty));
+        let wanted = self.whole.states.iter().map(|state| (&state.name, &state.ty));
         for (i, (name, ty)) in
             wanted.chain(self.elsewhere().map(|state| (&state.name, &state.ty))).enumerate()
         {

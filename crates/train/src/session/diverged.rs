@@ -115,9 +115,9 @@ impl Session {
             return Ok(false);
         }
         let (prepared, buffer) = (self.prepared.as_mut(), self.buffer.get_mut());
-        clear(prepared, &self.plans.states, buffer)?;
+        clear(prepared, &self.whole.states, buffer)?;
         let values = self.trainer.model.initial_values();
-        initialize(prepared, &self.plans.states, self.trainer.seed, values, buffer, |_, _| ())?;
+        initialize(prepared, &self.whole.states, self.trainer.seed, values, buffer, |_, _| ())?;
         (self.steps_done, self.schedule_start, self.cursor) = (0, 0, Cursor::default());
         (self.plateau, self.validated) = (Plateau::default(), 0);
         Ok(true)
@@ -144,9 +144,13 @@ impl Session {
             // Steps that f16 skips hold infinities legitimately, except the last one.
             let check_finite = self.scale()?.is_none() || self.steps_done + 1 == until;
             if let Some(node) = self.run_plan(plan, batch, check_finite)?.1 {
-                let node = self.plans.plans[plan].graph.node(node);
-                let (layer, op) = (node.layer.to_string(), node.op.name());
-                return Ok(Some(Origin { layer, op, step: self.steps_done }));
+                // Nodes are numbered device by device.
+                let mut nodes = self.parts.iter().flat_map(|part| &part.plans[plan].graph.nodes);
+                let origin = nodes.nth(node.index()).map(|node| {
+                    let (layer, op) = (node.layer.to_string(), node.op.name());
+                    Origin { layer, op, step: self.steps_done }
+                });
+                return Ok(origin);
             }
             self.steps_done += 1;
             self.cursor = batch.after();

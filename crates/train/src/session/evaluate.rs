@@ -6,8 +6,7 @@ use crate::metrics::{Accuracy, Decision, Metric, Outputs, Rows, Targets};
 use crate::{BatchKind, Progress, TrainError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_data::{Batch, Cursor, Pipeline};
-use plimsoll_graph::Output;
-use plimsoll_plan::Ranks;
+use plimsoll_plan::{Ranks, WholeOutput};
 use plimsoll_tensor::{Tensor, TensorType};
 
 /// Groups that each process computes before all tell each other what they found.
@@ -299,13 +298,12 @@ impl Session {
     /// The outputs for a batch of a plan's size.
     fn predict_planned(&mut self, plan: usize, batch: &Batch) -> Result<Vec<Tensor>, TrainError> {
         self.run_plan(plan, batch, false)?;
-        let graph = &self.plans.plans[plan].graph;
-        let read = |(i, output): (usize, &Output)| {
-            let mut tensor = Tensor::zeros(graph.ty(output.value).clone());
+        let read = |(i, output): (usize, &WholeOutput)| {
+            let mut tensor = Tensor::zeros(output.ty.clone());
             self.prepared.read_output(plan, i, tensor.as_bytes_mut())?;
             Ok(tensor)
         };
-        graph.outputs.iter().enumerate().map(read).collect()
+        self.whole.plans[plan].outputs.iter().enumerate().map(read).collect()
     }
 
     /// The model's outputs for one epoch of a part of the data, given to `each` batch by batch, in order.

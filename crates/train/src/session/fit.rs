@@ -205,7 +205,7 @@ impl Session {
             return Err(self.explain(TrainError::Diverged(Box::new(error)), last_loss, listeners));
         }
         let scale = self.scale()?;
-        let report = log.report(evaluation, self.plans.plans[0].graph.micro_batches, ending, scale);
+        let report = log.report(evaluation, self.whole.plans[0].micro_batches, ending, scale);
         Ok(Report { refused, validation, ..report })
     }
 

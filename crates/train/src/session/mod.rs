@@ -45,8 +45,8 @@ use feed::Feed;
 use init::initialize;
 use plimsoll_data::{Batches, Cursor, Dataset, Pipeline};
 use plimsoll_nn::{LOSS_SCALE, Model, SKIPPED_STEPS};
-use plimsoll_plan::{PlanSet, Prepared, exchange_order};
-use plimsoll_runtime::{ReplicaDevice, prepare_replicas};
+use plimsoll_plan::{PlanSet, Prepared, Whole, exchange_order};
+use plimsoll_runtime::{ReplicaDevice, prepare_placed, prepare_replicas};
 use plimsoll_transform::OwnedState;
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -58,7 +58,12 @@ use trace::StepTrace;
 pub struct Session {
     trainer: Rc<Trainer>,
     data: Rc<Dataset>,
+    /// The first device's, with the account of the process.
     plans: Arc<PlanSet>,
+    /// The plans of every device that has a part of the model: the first one's alone, unless layers are placed.
+    parts: Vec<Arc<PlanSet>>,
+    /// What those are together.
+    whole: Whole,
     /// States that one process of several updates.
     owned: Vec<OwnedState>,
     prepared: Box<dyn Prepared>,
@@ -133,13 +138,19 @@ impl Session {
         let plans = Arc::new(plans);
         let micro_batches = plans.plans.iter().map(|p| p.graph.micro_batches).max().unwrap_or(1);
         let declared = trainer.batch_types(&data, micro_batches);
-        if declared.len() != plans.plans.len() {
+        let parts: Vec<Arc<PlanSet>> = match trainer.is_placed() {
+            true => std::iter::once(&plans).chain(others).cloned().collect(),
+            false => vec![plans.clone()],
+        };
+        let mut whole = Whole::new(parts.iter().map(Arc::as_ref));
+        trainer.sort_states(&mut whole)?;
+        if declared.len() != whole.plans.len() {
             return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
         }
-        let batch_plans: Vec<BatchPlan> = (declared.iter().zip(&plans.plans))
-            .map(|(&batch, plan)| BatchPlan::new(&trainer, &plan.graph, batch))
+        let batch_plans: Vec<BatchPlan> = (declared.iter().zip(&whole.plans))
+            .map(|(&batch, plan)| BatchPlan::new(&trainer, plan, batch))
             .collect::<Result<_, _>>()?;
-        let metrics = trainer.make_metrics(&plans)?;
+        let metrics = trainer.make_metrics(&whole)?;
         // Before the arena is mapped: reading examples takes memory.
         let fingerprint = match trainer.checkpoints.is_some() || trainer.connected().is_some() {
             true => data.train.fingerprint()?,
@@ -148,22 +159,24 @@ impl Session {
         // What is prepared looks whether there is one.
         let trace = trainer.trace.as_ref().map(StepTrace::create).transpose()?;
         let owned = trainer.owned_states()?;
-        let mut prepared = prepare(&trainer, &data, &plans, &owned, others)?;
+        let mut prepared = prepare(&trainer, &data, &plans, &owned, others, &whole)?;
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         let values = trainer.model.initial_values();
-        initialize(prepared.as_mut(), &plans.states, trainer.seed, values, &mut buffer, |bytes, of| {
+        initialize(prepared.as_mut(), &whole.states, trainer.seed, values, &mut buffer, |bytes, of| {
             trainer.report_progress(&Progress::Initializing { bytes, of });
         })?;
         buffer.resize(STATE_BUFFER_BYTES, 0);
         let output_bytes = batch_plans.iter().filter(|p| p.batch.kind == BatchKind::Evaluate);
         let output_bytes = output_bytes.flat_map(|p| [p.predictions, p.output]).flatten().map(|o| o.bytes);
         let largest = batch_plans.iter().map(|p| p.batch.examples).max().unwrap_or(0);
-        let position = |name: &str| plans.states.iter().position(|s| s.name == name);
+        let position = |name: &str| whole.states.iter().position(|s| s.name == name);
         let loss_scale_states =
             position(LOSS_SCALE).zip(position(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
         let output_buffer = vec![0.0; output_bytes.max().unwrap_or(0) / 4];
         Ok(Self {
             plans,
+            parts,
+            whole,
             owned,
             prepared,
             buffer: RefCell::new(buffer),
@@ -204,7 +217,7 @@ impl Session {
         self.trainer.model.clone()
     }
 
-    /// The plan.
+    /// The plan; of several devices, the first one's.
     pub fn plans(&self) -> &PlanSet {
         &self.plans
     }
@@ -292,9 +305,14 @@ fn prepare(
     plans: &Arc<PlanSet>,
     owned: &[OwnedState],
     others: &[Arc<PlanSet>],
+    whole: &Whole,
 ) -> Result<Box<dyn Prepared>, TrainError> {
     let devices = match &trainer.replication {
-        Some(Replication::Logical { devices, .. }) if !others.is_empty() => devices,
+        Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. })
+            if !others.is_empty() =>
+        {
+            devices
+        }
         _ => {
             let (executor, plans_of) = (trainer.chosen_executor(), plans.clone());
             return Ok(match trainer.connection(data, plans, owned) {
@@ -308,5 +326,9 @@ fn prepare(
         executor: devices.executor(device),
         plans: plans.clone(),
     };
-    Ok(prepare_replicas(&sets.map(device).collect::<Vec<_>>())?)
+    let devices: Vec<ReplicaDevice<'_>> = sets.map(device).collect();
+    Ok(match trainer.is_placed() {
+        true => prepare_placed(&devices, whole.clone())?,
+        false => prepare_replicas(&devices)?,
+    })
 }

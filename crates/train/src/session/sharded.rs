@@ -49,7 +49,7 @@ pub(super) struct Gathered<'s> {
 
 impl Gathered<'_> {
     fn other(&self, state: usize) -> &OwnedState {
-        &self.owned[self.elsewhere[state - self.live.plans.states.len()]]
+        &self.owned[self.elsewhere[state - self.live.states.len()]]
     }
 
     /// Tells the others that nothing more is asked for.
@@ -62,20 +62,19 @@ impl Gathered<'_> {
 
 impl States for Gathered<'_> {
     fn name(&self, state: usize) -> &str {
-        if state < self.live.plans.states.len() { self.live.name(state) } else { &self.other(state).name }
+        if state < self.live.states.len() { self.live.name(state) } else { &self.other(state).name }
     }
 
     fn ty(&self, state: usize) -> &TensorType {
-        if state < self.live.plans.states.len() { self.live.ty(state) } else { &self.other(state).ty }
+        if state < self.live.states.len() { self.live.ty(state) } else { &self.other(state).ty }
     }
 
     fn read(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), TrainError> {
-        let Some(ranks) = self.ranks.filter(|_| state >= self.live.plans.states.len() && !into.is_empty())
-        else {
+        let Some(ranks) = self.ranks.filter(|_| state >= self.live.states.len() && !into.is_empty()) else {
             return self.live.read(state, offset, into);
         };
         let owner = self.other(state).owner;
-        let asked = self.elsewhere[state - self.live.plans.states.len()];
+        let asked = self.elsewhere[state - self.live.states.len()];
         let request = Request { state: asked, bytes: offset..offset + into.len() }.encode();
         ranks.give(owner, &request).map_err(TrainError::Ranks)?;
         ranks.take(owner, into).map_err(TrainError::Ranks)
@@ -96,7 +95,7 @@ impl Session {
 
     /// All states, for the process that saves them.
     pub(super) fn gathered(&self) -> Gathered<'_> {
-        let own = |at: &usize| self.plans.states.iter().any(|state| state.name == self.owned[*at].name);
+        let own = |at: &usize| self.whole.states.iter().any(|state| state.name == self.owned[*at].name);
         Gathered {
             live: self.live(),
             owned: &self.owned,

@@ -41,19 +41,19 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &TensorType)> {
-        let parameters = self.plans.states.iter().filter(|state| state.role == Role::Parameter);
+        let parameters = self.whole.states.iter().filter(|state| state.role == Role::Parameter);
         parameters.map(|state| (state.name.as_str(), &state.ty))
     }
 
     /// What pruning left of every parameter that has a mask.
     pub fn kept(&self) -> Result<Vec<Kept>, TrainError> {
-        let masks = self.plans.states.iter().enumerate().filter(|(_, state)| state.role == Role::Mask);
+        let masks = self.whole.states.iter().enumerate().filter(|(_, state)| state.role == Role::Mask);
         let mut kept = Vec::new();
         for (mask, state) in masks {
             let Some(parameter) = weights::masked(&state.name) else { continue };
-            let elements = self.plans.states[self.state_index(parameter)?].ty.shape.elements();
+            let elements = self.whole.states[self.state_index(parameter)?].ty.shape.elements();
             let buffer = &mut self.buffer.borrow_mut();
-            let states = Live { prepared: self.prepared.as_ref(), plans: &self.plans };
+            let states = Live { prepared: self.prepared.as_ref(), states: &self.whole.states };
             let count = kept_in_state(&states, mask, elements, buffer)?;
             kept.push(Kept { parameter: parameter.to_string(), kept: count, elements });
         }
@@ -63,7 +63,7 @@ impl Session {
     /// A state by its name, like `dense1/kernel`.
     pub fn state(&self, name: &str) -> Result<Tensor, TrainError> {
         let index = self.state_index(name)?;
-        let mut tensor = Tensor::zeros(self.plans.states[index].ty.clone());
+        let mut tensor = Tensor::zeros(self.whole.states[index].ty.clone());
         let mut bytes = vec![0; tensor.ty().bytes()];
         self.prepared.read_state(index, 0, &mut bytes)?;
         tensor.copy_from_bytes(&bytes);
@@ -73,7 +73,7 @@ impl Session {
     /// Shows every parameter to the callbacks that read them, through the state buffer.
     pub(super) fn show_parameters(&self, step: u64, listeners: &mut Listeners<'_>) -> Result<(), TrainError> {
         let buffer = &mut self.buffer.borrow_mut();
-        for (index, state) in self.plans.states.iter().enumerate() {
+        for (index, state) in self.whole.states.iter().enumerate() {
             let (bytes, dtype) = (state.ty.bytes(), state.ty.dtype);
             if state.role != Role::Parameter || !dtype.is_float() {
                 continue;
@@ -92,7 +92,7 @@ impl Session {
     /// Replaces a state.
     pub fn set_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), TrainError> {
         let index = self.state_index(name)?;
-        let wanted = &self.plans.states[index].ty;
+        let wanted = &self.whole.states[index].ty;
         if tensor.ty() != wanted {
             return Err(TrainError::Setting(format!("`{name}` is {wanted}, {} was given", tensor.ty())));
         }
@@ -101,13 +101,13 @@ impl Session {
     }
 
     pub(super) fn state_index(&self, name: &str) -> Result<usize, TrainError> {
-        let found = self.plans.states.iter().position(|s| s.name == name);
+        let found = self.whole.states.iter().position(|s| s.name == name);
         found.ok_or_else(|| {
             if let Some(other) = self.elsewhere().find(|state| state.name == name) {
                 let owner = other.owner;
                 return TrainError::Setting(format!("`{name}` is sharded: rank {owner} holds it"));
             }
-            let near = suggestion(name, self.plans.states.iter().map(|s| s.name.as_str()));
+            let near = suggestion(name, self.whole.states.iter().map(|s| s.name.as_str()));
             let near = near.map_or(String::new(), |near| format!(": the nearest is `{near}`"));
             TrainError::Setting(format!("the model has no state named `{name}`{near}"))
         })
@@ -145,12 +145,13 @@ impl Session {
         (self.poisoned, self.replayable) = (true, false);
         let file = path.join(WEIGHTS_FILE);
         let loaded = if path.is_dir() && !file.exists() {
-            let load =
-                |path: &Path| weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path, partly);
+            let load = |path: &Path| {
+                weights::load_checkpoint(self.prepared.as_mut(), &self.whole.states, path, partly)
+            };
             newest(path, load)?.0
         } else {
             let file = if path.is_dir() { &file } else { path };
-            weights::load(self.prepared.as_mut(), &self.plans, file, partly)?
+            weights::load(self.prepared.as_mut(), &self.whole.states, file, partly)?
         };
         self.poisoned = false;
         Ok(loaded)
@@ -161,7 +162,7 @@ impl Session {
     pub fn load_checkpoint(&mut self, folder: impl AsRef<Path>) -> Result<PathBuf, TrainError> {
         (self.poisoned, self.replayable) = (true, false);
         let (path, _) = newest(folder.as_ref(), |path| {
-            weights::load_checkpoint(self.prepared.as_mut(), &self.plans, path, false)?;
+            weights::load_checkpoint(self.prepared.as_mut(), &self.whole.states, path, false)?;
             Ok(path.to_path_buf())
         })?;
         self.poisoned = false;
@@ -177,7 +178,7 @@ impl Session {
     pub fn save_as(&self, path: impl AsRef<Path>, names: Names) -> Result<(), TrainError> {
         self.check_not_poisoned()?;
         let buffer = &mut self.buffer.borrow_mut();
-        weights::save(self.prepared.as_ref(), &self.plans, names, buffer, path.as_ref())
+        weights::save(self.prepared.as_ref(), &self.whole.states, names, buffer, path.as_ref())
     }
 
     /// Writes the model with its weights (their running averages, where there are some) as a file of another system. The file is
@@ -209,7 +210,7 @@ impl Session {
     ) -> Result<Exported, TrainError> {
         self.check_not_poisoned()?;
         let states = step.graph().states.iter().map(|state| {
-            let average = self.plans.states.iter().position(|s| parameter_of(s) == Some(&state.name));
+            let average = self.whole.states.iter().position(|s| parameter_of(s) == Some(&state.name));
             average.map_or_else(|| self.state_index(&state.name), Ok)
         });
         let states = states.collect::<Result<_, _>>()?;
@@ -217,7 +218,7 @@ impl Session {
     }
 
     pub(super) fn live(&self) -> Live<'_> {
-        Live { prepared: self.prepared.as_ref(), plans: &self.plans }
+        Live { prepared: self.prepared.as_ref(), states: &self.whole.states }
     }
 
     /// Refuses to save states that may be half written.

@@ -84,14 +84,14 @@ impl Session {
                 "no training step ran last: read gradients after `train_step`, before anything else runs";
             return Err(TrainError::Setting(reason.into()));
         };
-        let (graph, name) = (&self.plans.plans[plan].graph, gradient_name(parameter));
-        let Some(output) = graph.outputs.iter().position(|output| output.name == name) else {
+        let (outputs, name) = (&self.whole.plans[plan].outputs, gradient_name(parameter));
+        let Some(output) = outputs.iter().position(|output| output.name == name) else {
             self.state_index(parameter)?;
             return Err(TrainError::Setting(format!(
                 "the gradient of `{parameter}` is not kept: name the parameter in `Recipe::read_gradients`"
             )));
         };
-        let mut tensor = Tensor::zeros(graph.ty(graph.outputs[output].value).clone());
+        let mut tensor = Tensor::zeros(outputs[output].ty.clone());
         self.prepared.read_output(plan, output, tensor.as_bytes_mut())?;
         Ok(tensor)
     }

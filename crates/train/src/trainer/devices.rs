@@ -1,6 +1,7 @@
 //! Logical devices: one machine as several, each with threads and a line of its own.
 
 use super::Trainer;
+use super::placement::{PlacedModel, Placement};
 use crate::TrainError;
 use crate::memory::available;
 use plimsoll_cpu::Cpu;
@@ -8,9 +9,6 @@ use plimsoll_plan::{Executor, Ranks, Size};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// The most logical devices of a run.
-const MOST_DEVICES: usize = 64;
 
 /// The CPU as several devices, `cpu:0`, `cpu:1` and so on. Each has its own threads, arena and line. Clones are the same devices.
 ///
@@ -36,21 +34,22 @@ struct Shared {
 }
 
 impl LogicalDevices {
+    /// The most logical devices of a run.
+    pub const MOST: usize = 64;
+
     /// So many devices with so many threads each.
     pub fn cpu(devices: usize, threads: usize) -> Result<Self, TrainError> {
         let start = |_| Cpu::new(threads).map(|cpu| Arc::new(cpu) as Arc<dyn Executor>);
-        let executors = (0..devices.min(MOST_DEVICES + 1)).map(start).collect::<std::io::Result<Vec<_>>>();
+        let executors = (0..devices.min(Self::MOST + 1)).map(start).collect::<std::io::Result<Vec<_>>>();
         let failed = |e| TrainError::Setting(format!("cannot start {threads} threads for each device: {e}"));
         Self::new(executors.map_err(failed)?)
     }
 
     /// A device for each of these executors, which must compute the same bits.
     pub fn new(executors: Vec<Arc<dyn Executor>>) -> Result<Self, TrainError> {
-        if !(1..=MOST_DEVICES).contains(&executors.len()) {
-            let count = executors.len();
-            return Err(TrainError::Setting(format!(
-                "{count} logical devices: there can be 1 to {MOST_DEVICES}"
-            )));
+        if !(1..=Self::MOST).contains(&executors.len()) {
+            let (count, most) = (executors.len(), Self::MOST);
+            return Err(TrainError::Setting(format!("{count} logical devices: there can be 1 to {most}")));
         }
         let first = executors[0].target();
         let differs = |executor: &&Arc<dyn Executor>| {
@@ -60,7 +59,7 @@ impl LogicalDevices {
         if let Some(other) = executors.iter().find(differs) {
             let (first, other) = (first.instructions(), other.target().instructions());
             return Err(TrainError::Setting(format!(
-                "replicas on {first} and on {other} would not have the same bits: use executors of one kind"
+                "devices on {first} and on {other} would not have the same bits: use executors of one kind"
             )));
         }
         let lines = RefCell::new(vec![None; executors.len()]);
@@ -117,7 +116,7 @@ pub(crate) fn name(device: usize) -> String {
     format!("cpu:{device}")
 }
 
-/// The devices that a run has replicas on, and which of them plans are for.
+/// The devices that a run has, and which of them plans are for.
 #[derive(Clone)]
 pub(crate) enum Replication {
     /// Those of this process.
@@ -126,6 +125,17 @@ pub(crate) enum Replication {
         devices: LogicalDevices,
         /// The device's number.
         device: usize,
+    },
+    /// Those of this process, each of which has a part of the model, and takes whole batches.
+    Placed {
+        /// All of them.
+        devices: LogicalDevices,
+        /// The device's number.
+        device: usize,
+        /// Where layers are.
+        placement: Rc<Placement>,
+        /// Where those of the model are, once that is settled.
+        model: Option<Rc<PlacedModel>>,
     },
     /// One for each process of the run.
     Rank {
@@ -142,7 +152,7 @@ impl Replication {
     /// The number of the device that plans are for.
     pub fn device(&self) -> usize {
         match *self {
-            Self::Logical { device, .. } => device,
+            Self::Logical { device, .. } | Self::Placed { device, .. } => device,
             Self::Rank { rank, .. } => rank,
         }
     }
@@ -168,10 +178,10 @@ impl Trainer {
         Self { replication: Some(Replication::Logical { devices: devices.clone(), device: 0 }), ..self }
     }
 
-    /// How many devices a step runs on.
+    /// How many devices share every batch.
     pub(crate) fn device_count(&self) -> usize {
         match &self.replication {
-            None => 1,
+            None | Some(Replication::Placed { .. }) => 1,
             Some(Replication::Logical { devices, .. }) => devices.len(),
             Some(Replication::Rank { count, .. }) => *count,
         }

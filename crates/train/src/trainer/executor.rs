@@ -88,7 +88,9 @@ impl Trainer {
 
     /// The executor of the run.
     pub(crate) fn chosen_executor(&self) -> &dyn Executor {
-        if let Some(Replication::Logical { devices, device }) = &self.replication {
+        if let Some(Replication::Logical { devices, device } | Replication::Placed { devices, device, .. }) =
+            &self.replication
+        {
             return devices.executor(*device);
         }
         match &self.executor {

@@ -7,7 +7,7 @@ use plimsoll_graph::op::Elementwise;
 use plimsoll_graph::{Graph, Op, ValueId};
 use plimsoll_plan::sheet::{PAGE_TABLES, PLANNING};
 use plimsoll_plan::{
-    Action, Chooser, PerTier, PlanError, PlanSet, Space, StateHome, least_rematerialization,
+    Action, Chooser, PerTier, PlanError, PlanSet, Space, StateHome, Tier, least_rematerialization,
 };
 use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
@@ -58,6 +58,22 @@ pub struct Tally {
     pub fragmentation: f64,
 }
 
+impl Tally {
+    /// Adds what a device with another part of the model has; the fragmentation is that of the worse one.
+    pub fn add(&mut self, other: &Self) {
+        self.kept += other.kept;
+        self.recomputed += other.recomputed;
+        self.recomputed_bytes += other.recomputed_bytes;
+        self.state_bytes += other.state_bytes;
+        for tier in Tier::ALL {
+            self.offloaded[tier] += other.offloaded[tier];
+            self.offloaded_bytes[tier] += other.offloaded_bytes[tier];
+            self.stored_bytes[tier] += other.stored_bytes[tier];
+        }
+        self.fragmentation = self.fragmentation.max(other.fragmentation);
+    }
+}
+
 impl Trainer {
     /// Plans this run under any line.
     pub fn forecast(&self, data: &Dataset) -> Forecast {
@@ -78,8 +94,8 @@ impl Forecast {
                 let plans = self.trainer.plan_under(&self.data, &mut self.chooser)?;
                 TrainingPlan::new(self.trainer.clone(), self.data.clone(), plans)
             }
-            Some(Replication::Logical { .. }) => {
-                self.trainer.clone().line(line_bytes).plan_replicas(&self.data)?
+            Some(Replication::Logical { .. } | Replication::Placed { .. }) => {
+                self.trainer.clone().line(line_bytes).plan_several(&self.data)?
             }
             Some(Replication::Rank { .. }) => {
                 let reason = "a forecast is for one process: plan ranks with `Trainer::plan`";

@@ -80,7 +80,7 @@ impl Trainer {
                 _ => graph,
             })?;
             // Losses are summed from batch to batch, so that the size of a batch does not change the sum.
-            return Ok(continue_sum(graph, LOSS, step::LOSS_BEFORE)?);
+            return self.part_of(continue_sum(graph, LOSS, step::LOSS_BEFORE)?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
             return self.replica_graph(replication.device(), batch, micro_batches);
@@ -89,14 +89,14 @@ impl Trainer {
         let training = |examples| step::training_as(policy, numerics, model, optimizer, examples);
         let graph = training(examples / parts)?;
         if parts == 1 {
-            return Ok(optimize(graph)?);
+            return self.part_of(optimize(graph)?);
         }
         if self.splits_statistics() {
             check_same_ops(&training(examples)?, &graph)?;
-            return Ok(accumulate_split_batch_norm(&optimize(graph)?, parts)?);
+            return self.part_of(accumulate_split_batch_norm(&optimize(graph)?, parts)?);
         }
         check_split(&training(examples)?, &graph)?;
-        Ok(accumulate(&optimize(graph)?, parts)?)
+        self.part_of(accumulate(&optimize(graph)?, parts)?)
     }
 
     /// The training step of a whole batch, before optimization.

@@ -2,7 +2,7 @@
 //!
 //! `planning.rs` plans a run; the choice of micro-batches, rematerialization and offload is `plimsoll_plan`'s `choice`, which
 //! asks for `graphs.rs` (the graphs of each batch type) and `accounting.rs` (the load sheet's entries outside the arena).
-//! `devices.rs` and `replicas.rs` are for runs on several devices, `ranks.rs` for those of several processes. `plan_cache.rs` keeps plans in files, and `forecast.rs` plans one run under many lines.
+//! `devices.rs` and `replicas.rs` are for runs on several devices, `placement.rs` for those whose layers are on different ones, `ranks.rs` for those of several processes. `plan_cache.rs` keeps plans in files, and `forecast.rs` plans one run under many lines.
 
 mod accounting;
 mod batch_types;
@@ -13,6 +13,7 @@ mod graphs;
 mod largest_batch;
 mod loop_settings;
 mod models;
+mod placement;
 mod plan_cache;
 mod planning;
 mod ranks;
@@ -26,6 +27,7 @@ pub use devices::LogicalDevices;
 pub(crate) use devices::Replication;
 pub use forecast::{Forecast, Tally, tally};
 pub use largest_batch::largest_that;
+pub use placement::Placement;
 pub(crate) use ranks::{agree, check_equal};
 pub use training_plan::TrainingPlan;
 

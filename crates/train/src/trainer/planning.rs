@@ -8,7 +8,7 @@ use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
 use plimsoll_plan::{
     Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, LeastMemory, PlanError, PlanSet,
-    PlanningProgress, SearchCache, Target, Tiers, in_words, least_memory,
+    PlanningProgress, SearchCache, Target, Tiers, Whole, in_words, least_memory,
 };
 use plimsoll_transform::SplitError;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Candidates for Run<'_> {
     fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
         // With several devices in a process, these are entries of the process and not of a device.
         match self.trainer.replication {
-            Some(Replication::Logical { .. }) => Vec::new(),
+            Some(Replication::Logical { .. } | Replication::Placed { .. }) => Vec::new(),
             _ => self.trainer.outside_entries(self.data, micro_batches, graphs),
         }
     }
@@ -97,7 +97,9 @@ impl Trainer {
     /// ```
     pub fn plan(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
         match &self.replication {
-            Some(Replication::Logical { .. }) => return self.accounted(data).plan_replicas(data),
+            Some(Replication::Logical { .. } | Replication::Placed { .. }) => {
+                return self.accounted(data).plan_several(data);
+            }
             Some(Replication::Rank { connection: Some(ranks), .. }) => {
                 return self.plan_rank(data, ranks.as_ref());
             }
@@ -163,7 +165,7 @@ impl Trainer {
         }
         match &mut found {
             Ok(plans) => {
-                self.check_monitor(plans)?;
+                self.check_monitor(&Whole::new([&*plans]))?;
                 plans.sheet.unlimited_ns = chooser.unlimited_ns();
                 if let Some(entry) = self.reading_entry(data, &plans.sheet) {
                     plans.sheet.add_outside(entry);

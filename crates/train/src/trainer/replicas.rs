@@ -1,6 +1,6 @@
-//! Planning a run in replicas: a plan for each device under its own line, and the account of the process that holds them all.
+//! Planning a run on several devices: a plan for each under its own line, and the account of the process that holds them all.
 //!
-//! Every device has the same number of micro-batches, because each of them is split over all devices: the one that needs most
+//! Every device has the same number of micro-batches, because all of them work on each: the one that needs most
 //! decides. Beside that, devices are planned one by one.
 
 use super::devices::name;
@@ -11,7 +11,7 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::op::Norm;
 use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_nn::step;
-use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, sheet, verify};
+use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, Whole, sheet, verify};
 use plimsoll_transform::{
     OwnedState, Reduction, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch,
     optimize, owned_states, replicate,
@@ -99,9 +99,19 @@ impl Trainer {
     }
 
     /// As [`Trainer::plan`], on several devices, of a trainer that accounts for its process already.
-    pub(super) fn plan_replicas(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
+    pub(super) fn plan_several(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
+        match self.is_placed() {
+            true => self.check_placed()?.plan_logical(data),
+            false => {
+                self.check_replicas()?;
+                self.plan_logical(data)
+            }
+        }
+    }
+
+    /// The same of settings that were checked.
+    fn plan_logical(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
         let devices = self.logical_devices()?;
-        self.check_replicas()?;
         devices.begin_use();
         let shared = (0..devices.len()).filter(|&device| devices.line(device).is_none());
         let shared: Vec<usize> = shared.collect();
@@ -212,24 +222,31 @@ impl Trainer {
 
     fn logical_devices(&self) -> Result<&LogicalDevices, TrainError> {
         match &self.replication {
-            Some(Replication::Logical { devices, .. }) => Ok(devices),
-            _ => Err(TrainError::Setting("a run in replicas has logical devices".into())),
+            Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. }) => Ok(devices),
+            _ => Err(TrainError::Setting("a run on several devices has logical ones".into())),
         }
     }
 
     /// The trainer of one device, without the process.
     fn on_device(&self, device: usize, share: usize) -> Self {
-        let devices = self.logical_devices().ok().cloned();
-        let line = devices.as_ref().and_then(|devices| devices.line(device));
+        let line = self.logical_devices().ok().and_then(|devices| devices.line(device));
+        let mut replication = self.replication.clone();
+        if let Some(Replication::Logical { device: own, .. } | Replication::Placed { device: own, .. }) =
+            &mut replication
+        {
+            *own = device;
+        }
+        // Of a placed run's figures a device may have some: all are looked for in the whole.
+        let sees_all = device == 0 && !self.is_placed();
         let own = Self {
-            replication: devices.map(|devices| Replication::Logical { devices, device }),
+            replication,
             outside: Vec::new(),
-            monitor: if device == 0 { self.monitor.clone() } else { Monitor::default() },
+            monitor: if sees_all { self.monitor.clone() } else { Monitor::default() },
             heap_bytes: None,
             ..self.clone()
         };
-        let own = own.line(line.unwrap_or(share));
-        if device == 0 { own } else { own.kinds(&[BatchKind::Train]) }
+        let kinds = self.kinds_of_device(device);
+        own.line(line.unwrap_or(share)).kinds(&kinds)
     }
 
     /// The plans of every device, in one number of micro-batches. Of devices with equal lines that are too low, the error is that
@@ -285,16 +302,21 @@ impl Trainer {
         };
         let rows: Vec<DeviceRow> = plans.iter().enumerate().map(row).collect();
         let parts = plans.first().map_or(1, micro_batches);
+        let placed = self.is_placed();
+        if placed {
+            self.check_monitor(&Whole::new(&plans))?;
+        }
         let graphs: Vec<(String, Arc<Graph>)> = plans
             .iter()
-            .take(1)
+            .take(if placed { plans.len() } else { 1 })
             .flat_map(|set| &set.plans)
             .map(|p| (p.name.clone(), p.graph.clone()))
             .collect();
         let mut outside = self.outside_entries(data, parts, &graphs);
-        let threads = plans.len() - 1;
+        let threads = plans.len() - usize::from(!placed);
         outside.extend(self.heap_bytes.map(|_| {
-            let how = format!("{threads}, one for each device but the first");
+            let all = if placed { "" } else { " but the first" };
+            let how = format!("{threads}, one for each device{all}");
             Entry::new("device threads", threads * thread_bytes(), how)
         }));
         let heap = self.heap_bytes.map(|heap| sheet::process_heap(heap, &plans));
@@ -306,6 +328,14 @@ impl Trainer {
         let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;
         let others: Vec<PlanSet> = plans.collect();
         let own_sheet = first.sheet.clone();
+        if placed {
+            // A device waits for the one before it, so a step takes the time of all.
+            for other in &others {
+                let rows = first.sheet.plans.iter_mut().zip(&other.sheet.plans);
+                rows.for_each(|(row, own)| row.predicted_us += own.predicted_us);
+                first.sheet.unlimited_ns += other.sheet.unlimited_ns;
+            }
+        }
         entries.into_iter().for_each(|entry| first.sheet.add_outside(entry));
         first.sheet.device = None;
         first.sheet.devices = rows;

@@ -5,7 +5,7 @@ use crate::memory::{trim_code, trim_heap};
 use crate::{Session, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_graph::Role;
-use plimsoll_plan::{LoadSheet, PlanSet, StepTime, Tiers};
+use plimsoll_plan::{LoadSheet, PlanSet, StatePlacement, StepTime, Tiers};
 use plimsoll_transform::{Shard, StateBytes};
 use std::fmt;
 use std::ops::Deref;
@@ -38,8 +38,8 @@ impl TrainingPlan {
         std::iter::once(&self.plans).chain(self.others.iter().map(Arc::as_ref))
     }
 
-    /// The account of each device's arena and of what belongs to it, in the order of [`TrainingPlan::devices`]; empty for a run that is
-    /// not in replicas, whose only account is [`TrainingPlan::load_sheet`].
+    /// The account of each device's arena and of what belongs to it, in the order of [`TrainingPlan::devices`]; empty for a run on one
+    /// device, whose only account is [`TrainingPlan::load_sheet`].
     pub fn device_sheets(&self) -> impl Iterator<Item = &LoadSheet> {
         let others = self.others.iter().map(|plans| &plans.sheet);
         self.first_sheet.as_deref().into_iter().chain(others)
@@ -57,7 +57,9 @@ impl TrainingPlan {
         let plans =
             plans.ok_or_else(|| TrainError::Setting(format!("there is no device {device} of {count}")))?;
         let executor = match &self.trainer.replication {
-            Some(Replication::Logical { devices, .. }) => devices.executor(device),
+            Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. }) => {
+                devices.executor(device)
+            }
             _ => self.trainer.chosen_executor(),
         };
         let times = plans.step_times(plan, executor.target(), &executor.tiers());
@@ -68,7 +70,7 @@ impl TrainingPlan {
     /// that are accumulated, and the optimizer's state.
     pub fn state_bytes(&self) -> StateBytes {
         let mut bytes = StateBytes::default();
-        for state in &self.plans.states {
+        for state in self.states() {
             match state.role {
                 Role::Parameter | Role::Statistic | Role::Average => {
                     bytes.parameters += state.ty.bytes() as u64
@@ -76,9 +78,20 @@ impl TrainingPlan {
                 Role::Moment | Role::Mask => bytes.optimizer += state.ty.bytes() as u64,
             }
         }
-        let graph = self.plans.plans.first().map(|plan| &plan.graph);
-        let sums = graph.iter().flat_map(|graph| graph.accumulators.iter().map(|sum| graph.ty(sum.input)));
+        let graphs = self.parts().filter_map(|part| part.plans.first()).map(|plan| &plan.graph);
+        let sums = graphs.flat_map(|graph| graph.accumulators.iter().map(|sum| graph.ty(sum.input)));
         StateBytes { gradients: sums.map(|ty| ty.bytes() as u64).sum(), ..bytes }
+    }
+
+    /// Every state of the run, whichever device holds it.
+    pub fn states(&self) -> impl Iterator<Item = &StatePlacement> {
+        self.parts().flat_map(|part| &part.states)
+    }
+
+    /// The plans of the devices that hold different parts of the model ([`Trainer::place`]); else the first one's.
+    pub fn parts(&self) -> impl Iterator<Item = &PlanSet> {
+        let count = if self.trainer.is_placed() { self.others.len() + 1 } else { 1 };
+        self.devices().take(count)
     }
 
     /// As [`TrainingPlan::state_bytes`], with all that only other processes hold; and the bytes of new parameters that this one

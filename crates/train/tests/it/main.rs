@@ -10,6 +10,7 @@ mod metrics_match_frozen_numbers;
 mod metrics_stream;
 mod mistakes;
 mod numerics;
+mod placement;
 mod plan_cache;
 mod pruning;
 mod quantize_aware;

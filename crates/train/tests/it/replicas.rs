@@ -225,10 +225,10 @@ fn mistakes_are_told_before_anything_runs() {
 }
 
 /// A CPU whose runs fail after so many.
-struct Failing {
-    cpu: Cpu,
-    runs: Arc<AtomicUsize>,
-    panics: bool,
+pub struct Failing {
+    pub cpu: Cpu,
+    pub runs: Arc<AtomicUsize>,
+    pub panics: bool,
 }
 
 struct FailingPrepared {

@@ -1,0 +1,355 @@
+//! Placement: which layers of a model are on which logical device.
+
+use super::devices::name;
+use super::{BatchKind, LogicalDevices, Replication, Trainer};
+use crate::TrainError;
+use crate::suggestion::suggestion;
+use plimsoll_graph::{Graph, Role};
+use plimsoll_nn::{Pattern, step};
+use plimsoll_plan::Whole;
+use plimsoll_transform::{Placing, Reduction, Shard, partition};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// Layers that an error names at most.
+const NAMED: usize = 4;
+
+/// Which layers of a model are on which logical device, by rules like `block[0-5].*=cpu:0`: a pattern of layer names and a device. The
+/// first rule that matches a layer decides. A pattern matches a layer with everything inside it; `*` stands for any letters and `[0-5]` for
+/// one of them.
+///
+/// ```
+/// use plimsoll_train::Placement;
+/// let placement = Placement::new(["block[0-5].*=cpu:0", "*=cpu:1"])?;
+/// assert_eq!(placement.device("block3/attention"), Some(0));
+/// assert_eq!(placement.device("head"), Some(1));
+/// assert!(Placement::new(["head"]).is_err());
+/// # Ok::<(), plimsoll_train::TrainError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    /// As it was given.
+    text: String,
+    pattern: Pattern,
+    device: usize,
+}
+
+impl Placement {
+    /// Rules, the first one first.
+    pub fn new<S: AsRef<str>>(rules: impl IntoIterator<Item = S>) -> Result<Self, TrainError> {
+        let rules =
+            rules.into_iter().map(|rule| Rule::parse(rule.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        match rules.is_empty() {
+            true => Err(TrainError::Setting("a placement needs a rule, like *=cpu:0".into())),
+            false => Ok(Self { rules }),
+        }
+    }
+
+    /// The device of a layer, if a rule matches it.
+    pub fn device(&self, layer: &str) -> Option<usize> {
+        self.rules.iter().find(|rule| rule.matches(layer)).map(|rule| rule.device)
+    }
+
+    /// How many devices there are, if the one with the highest number is the last.
+    pub fn devices(&self) -> usize {
+        self.rules.iter().map(|rule| rule.device + 1).max().unwrap_or(1)
+    }
+}
+
+impl Rule {
+    fn parse(text: &str) -> Result<Self, TrainError> {
+        let wrong = |reason: String| TrainError::Setting(format!("the rule `{text}` {reason}"));
+        let parts = text.rsplit_once('=').filter(|(pattern, _)| !pattern.trim().is_empty());
+        let (pattern, device) = parts.ok_or_else(|| {
+            wrong("is no LAYERS=DEVICE: name layers and a device, like block[0-5].*=cpu:0".into())
+        })?;
+        let device = device.trim();
+        let number = device.strip_prefix("cpu:").and_then(|number| number.parse::<usize>().ok());
+        let device = number.filter(|&number| number < LogicalDevices::MOST).ok_or_else(|| {
+            let most = LogicalDevices::MOST - 1;
+            wrong(match device {
+                "cpu" => "names no logical device: name one, like cpu:0".into(),
+                _ if device.starts_with("cuda") || device.starts_with("gpu") => format!(
+                    "names `{device}`: layers are placed on logical devices of the processor, cpu:0, cpu:1 and so on"
+                ),
+                _ => format!("names `{device}`, which does not exist: the devices are cpu:0 to cpu:{most}"),
+            })
+        })?;
+        let pattern = pattern.trim();
+        // A layer is matched with everything inside it.
+        let inside = pattern.strip_suffix(".*").or_else(|| pattern.strip_suffix("/*")).unwrap_or(pattern);
+        let pattern = Pattern::new(inside.replace('.', "/"));
+        Ok(Self { text: text.trim().to_string(), pattern, device })
+    }
+
+    /// Names may have dots or slashes between layers.
+    fn matches(&self, layer: &str) -> bool {
+        self.pattern.matches(&layer.replace('.', "/"))
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules: Vec<&str> = self.rules.iter().map(|rule| rule.text.as_str()).collect();
+        f.write_str(&rules.join(","))
+    }
+}
+
+/// A placement of the layers of one model.
+#[derive(Debug)]
+pub(crate) struct PlacedModel {
+    placement: Placement,
+    /// The device of every parameter and statistic, by name.
+    states: BTreeMap<String, usize>,
+    /// The device of the last layer.
+    last: usize,
+}
+
+impl PlacedModel {
+    /// The device of a state: what belongs to a parameter is where that is, and what belongs to none is with the last layer.
+    fn state(&self, name: &str) -> usize {
+        let ends = name.match_indices('/').map(|(place, _)| place).chain([name.len()]);
+        let found = ends.rev().find_map(|end| self.states.get(&name[..end]));
+        found.copied().unwrap_or(self.last)
+    }
+}
+
+/// What can be placed.
+#[derive(Default)]
+struct Layers {
+    names: Vec<String>,
+    /// The names of parameters and statistics.
+    parameters: Vec<String>,
+    /// The layer that computes last.
+    last: String,
+}
+
+impl Layers {
+    fn add(&mut self, layer: &str) {
+        if !layer.is_empty() && !self.names.iter().any(|known| known == layer) {
+            self.names.push(layer.to_string());
+        }
+    }
+}
+
+impl Trainer {
+    /// Puts the layers of the model on several devices, by name: each holds the parameters and the optimizer state of its layers, and computes
+    /// them, forward, backward and update; evaluation and prediction, too. Values pass between devices, so results have the bits of
+    /// one device. Each device has a line of its own ([`LogicalDevices::set_memory`]), which never changes where a layer is.
+    ///
+    /// What is no layer of the model, like `loss` and the norm of all gradients, `clip`, is where a rule puts it, or else where the first
+    /// value that it reads is. A state that belongs to no layer is with the last one.
+    ///
+    /// ```
+    /// use plimsoll_data::datasets;
+    /// use plimsoll_nn::{AdamW, zoo};
+    /// use plimsoll_train::{LogicalDevices, Placement, Trainer};
+    /// let data = datasets::mnist()?;
+    /// let trainer = || Trainer::new(zoo::lenet(), AdamW::new(1e-3)).steps(2);
+    /// let placement = Placement::new(["conv*=cpu:0", "*=cpu:1"])?;
+    /// let mut one = trainer().threads(1).plan(&data)?.start()?;
+    /// let mut two = trainer().place(&LogicalDevices::cpu(2, 1)?, placement).plan(&data)?.start()?;
+    /// assert_eq!(one.fit()?.final_loss, two.fit()?.final_loss);
+    /// # Ok::<(), plimsoll_train::TrainError>(())
+    /// ```
+    pub fn place(self, devices: &LogicalDevices, placement: Placement) -> Self {
+        let (devices, placement) = (devices.clone(), Rc::new(placement));
+        Self { replication: Some(Replication::Placed { devices, device: 0, placement, model: None }), ..self }
+    }
+
+    /// Whether devices hold parts of the model.
+    pub(crate) fn is_placed(&self) -> bool {
+        matches!(self.replication, Some(Replication::Placed { .. }))
+    }
+
+    /// Puts the states of a placed run in the order that they have on one device, so that its files do not depend on the placement.
+    pub(crate) fn sort_states(&self, whole: &mut Whole) -> Result<(), TrainError> {
+        if self.is_placed() {
+            let names: Vec<String> =
+                self.training_step()?.states.into_iter().map(|state| state.name).collect();
+            whole.sort_states(|name| names.iter().position(|own| own == name).unwrap_or(names.len()));
+        }
+        Ok(())
+    }
+
+    /// The part of a step that one device of a placed run has; for other runs the step.
+    pub(super) fn part_of(&self, step: Graph) -> Result<Graph, TrainError> {
+        let Some(Replication::Placed { devices, device, .. }) = &self.replication else { return Ok(step) };
+        let model = self.placed_model()?;
+        let placing = Placing {
+            devices: devices.len(),
+            layer: &|layer| model.placement.device(layer),
+            state: &|name| model.state(name),
+            other: model.last,
+        };
+        Ok(partition(&step, &placing)?.swap_remove(*device))
+    }
+
+    /// Refuses runs that cannot be placed, and settles where the layers are.
+    pub(super) fn check_placed(&self) -> Result<Self, TrainError> {
+        let refused = |reason: &str| Err(TrainError::Setting(reason.into()));
+        if self.shard != Shard::None {
+            return refused(
+                "states are sharded over processes, not over the devices of one: use ranks, or leave sharding out",
+            );
+        }
+        if self.reduction == Reduction::Fast {
+            return refused("placed layers add nothing up between devices: leave the reduction out");
+        }
+        let model = Some(self.placed_model()?);
+        let replication = match self.replication.clone() {
+            Some(Replication::Placed { devices, device, placement, .. }) => {
+                Some(Replication::Placed { devices, device, placement, model })
+            }
+            other => other,
+        };
+        Ok(Self { replication, ..self.clone() })
+    }
+
+    /// Where the layers of the model are; an error for rules that do not fit it.
+    fn placed_model(&self) -> Result<Rc<PlacedModel>, TrainError> {
+        let Some(Replication::Placed { devices, placement, model, .. }) = &self.replication else {
+            return Err(TrainError::Setting("the run has no placement".into()));
+        };
+        if let Some(model) = model {
+            return Ok(model.clone());
+        }
+        let wrong = |reason: String| Err(TrainError::Setting(reason));
+        let Layers { names: layers, parameters, last } = self.layers()?;
+        let training = self.training_step()?;
+        // The loss and its like can be named, too.
+        let others = training.nodes.iter().map(|node| node.layer.as_ref()).filter(|layer| !layer.is_empty());
+        let all: Vec<&str> = layers.iter().map(String::as_str).chain(others).collect();
+        for rule in &placement.rules {
+            if rule.device >= devices.len() {
+                let (last, device) = (name(devices.len() - 1), name(rule.device));
+                let text = &rule.text;
+                return wrong(format!("the rule `{text}` names {device}: the devices are cpu:0 to {last}"));
+            }
+            if !all.iter().any(|layer| rule.matches(layer)) {
+                let pattern = rule.pattern.to_string();
+                let near = suggestion(&pattern, layers.iter().map(String::as_str));
+                let near = near.map_or(String::new(), |near| format!(", the nearest is `{near}`"));
+                return wrong(format!(
+                    "the rule `{}` matches no layer{near}; the layers are {}",
+                    rule.text,
+                    some(&layers)
+                ));
+            }
+        }
+        let uncovered: Vec<String> =
+            layers.iter().filter(|layer| placement.device(layer).is_none()).cloned().collect();
+        if !uncovered.is_empty() {
+            return wrong(format!(
+                "no rule says where {} {}: add one, or *=cpu:0 as the last one",
+                some(&uncovered),
+                if uncovered.len() == 1 { "is" } else { "are" }
+            ));
+        }
+        let used: Vec<usize> = all.iter().filter_map(|layer| placement.device(layer)).collect();
+        if let Some(empty) = (0..devices.len()).find(|device| !used.contains(device)) {
+            let (empty, count) = (name(empty), devices.len());
+            return wrong(format!(
+                "no layer is on {empty} of {count} devices: place one there, or use fewer devices"
+            ));
+        }
+        let last = placement.device(&last).unwrap_or(0);
+        let device = |parameter: &String| placement.device(&layer_of(parameter)).unwrap_or(last);
+        let states = parameters.iter().map(|parameter| (parameter.clone(), device(parameter))).collect();
+        Ok(Rc::new(PlacedModel { placement: placement.as_ref().clone(), states, last }))
+    }
+
+    /// The layers of the model and its variants.
+    fn layers(&self) -> Result<Layers, TrainError> {
+        let mut layers = Layers::default();
+        let is_weight = |role: Role| matches!(role, Role::Parameter | Role::Statistic);
+        for model in self.shared_models() {
+            let forward = step::prediction_as(&self.policy, &self.numerics(), model.as_ref(), 1)?;
+            // A layer may hold parameters that only others compute with.
+            let states = forward.states.iter().filter(|state| is_weight(state.role));
+            let own: Vec<String> = states.map(|state| state.name.clone()).collect();
+            forward.nodes.iter().for_each(|node| layers.add(&node.layer));
+            own.iter().for_each(|parameter| layers.add(&layer_of(parameter)));
+            if let Some(node) = forward.nodes.iter().rfind(|node| !node.layer.is_empty()) {
+                layers.last = node.layer.to_string();
+            }
+            layers.parameters.extend(own);
+        }
+        Ok(layers)
+    }
+
+    /// The kinds of batches that a device has plans for.
+    pub(super) fn kinds_of_device(&self, device: usize) -> Vec<BatchKind> {
+        match device == 0 || self.is_placed() {
+            true => self.kinds.clone(),
+            false => vec![BatchKind::Train],
+        }
+    }
+}
+
+/// The layer of a parameter.
+fn layer_of(parameter: &str) -> String {
+    parameter.rsplit_once('/').map_or(parameter, |(layer, _)| layer).to_string()
+}
+
+/// The first few of some layers, in words.
+fn some(layers: &[String]) -> String {
+    let named: Vec<String> = layers.iter().take(NAMED).map(|layer| format!("`{layer}`")).collect();
+    match layers.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let placement = Placement::new(["block[0-2].*=cpu:0", "block3/dense=cpu:2", "*=cpu:1"]).unwrap();
+        for (layer, device) in [
+            ("block0", 0),
+            ("block2/attention", 0),
+            ("block3", 1),
+            ("block3/dense", 2),
+            ("block3/dense1", 1),
+            ("block20", 1),
+        ] {
+            assert_eq!(placement.device(layer), Some(device), "{layer}");
+        }
+        assert_eq!(placement.devices(), 3);
+        assert_eq!(placement.to_string(), "block[0-2].*=cpu:0,block3/dense=cpu:2,*=cpu:1");
+    }
+
+    #[test]
+    fn rules_that_are_none_say_what_to_write() {
+        for (rule, words) in [
+            ("conv1", "like block[0-5].*=cpu:0"),
+            ("=cpu:0", "is no LAYERS=DEVICE"),
+            ("*=cpu", "name one, like cpu:0"),
+            ("*=cuda:0", "logical devices of the processor"),
+            ("*=tpu:0", "does not exist"),
+            ("*=cpu:64", "the devices are cpu:0 to cpu:63"),
+        ] {
+            let error = Placement::new([rule]).unwrap_err().to_string();
+            assert!(error.contains(words), "no `{words}` in: {error}");
+        }
+        assert!(Placement::new(Vec::<String>::new()).is_err());
+    }
+
+    #[test]
+    fn what_belongs_to_a_parameter_is_with_it() {
+        let states = [("a/kernel".to_string(), 1), ("a".to_string(), 0)].into_iter().collect();
+        let placement = Placement::new(["*=cpu:0"]).unwrap();
+        let model = PlacedModel { placement, states, last: 2 };
+        let found = ["a/kernel", "a/kernel/moment", "a/bias", "loss_scale"].map(|name| model.state(name));
+        assert_eq!(found, [1, 1, 0, 2]);
+    }
+}
