@@ -175,7 +175,7 @@ impl<S: States> Compiled<S> {
     }
 
     /// Inputs and values of the function in the order in which they are made, with the step that uses each last; of the variant
-    /// that was traced last. [`layer`] names them. Dropping a tensor inside the function changes none of it.
+    /// that was traced last. [`layer`](crate::layer) names them. Dropping a tensor inside the function changes none of it.
     ///
     /// ```
     /// use plimsoll_eager::{Tensor, compile, layer, tensor};

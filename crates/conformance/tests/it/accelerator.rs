@@ -1,11 +1,16 @@
 //! The simulated accelerator: lines of device and host memory at once, offload to host memory and to a file, the CPU's bits.
 
 use plimsoll_conformance::{executors, long_tests, on_gpu, synthetic, trained_states};
+use plimsoll_graph::Numerics;
 use plimsoll_nn::{AdamW, Model, zoo};
-use plimsoll_plan::{Executor, Link, PlanSet, Tier};
+use plimsoll_plan::sheet::PAGE_TABLES;
+use plimsoll_plan::{
+    ExecuteError, Executor, Kernel, KernelQuery, Link, PlanSet, Prepared, Target, Tier, Tiers, Unsupported,
+};
 use plimsoll_simulated::Simulated;
 use plimsoll_train::{Trainer, tally};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A link of 20 GiB a second each way, and a disk of 2 GiB: bits are tested here, not time.
 const LINK: Link = link(50_000);
@@ -98,6 +103,74 @@ fn check_lines(plans: &PlanSet, device: usize, host_line: usize) {
     assert!(host.total_bytes <= host_line && host.line_bytes == host_line);
     let outside: usize = host.outside.iter().map(|entry| entry.bytes).sum();
     assert_eq!(host.arena_bytes + outside, host.total_bytes);
+}
+
+/// An accelerator that takes memory of its own to reach the host's, as a GPU has page tables for it: much, so that it shows.
+struct Mapping(Simulated);
+
+fn mapping_bytes(host_bytes: u64) -> usize {
+    (host_bytes / 16) as usize
+}
+
+impl Target for Mapping {
+    fn name(&self) -> String {
+        self.0.target().name()
+    }
+
+    fn instructions(&self) -> String {
+        self.0.target().instructions()
+    }
+
+    fn numerics(&self) -> Numerics {
+        self.0.target().numerics()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.target().alignment()
+    }
+
+    fn host_mapping_bytes(&self, bytes: u64) -> usize {
+        mapping_bytes(bytes)
+    }
+
+    fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        self.0.target().kernel(query)
+    }
+}
+
+impl Executor for Mapping {
+    fn target(&self) -> &dyn Target {
+        self
+    }
+
+    fn tiers(&self) -> Tiers {
+        self.0.tiers()
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        self.0.prepare(plans)
+    }
+}
+
+#[test]
+fn what_a_device_takes_to_reach_host_memory_is_under_its_line() {
+    let (_, model, batch) = models().swap_remove(0);
+    let data = synthetic(&model, 2 * batch, 3, 5);
+    let mapping = || Mapping(Simulated::with_link(1, LINK).expect("worker threads"));
+    let free = trainer(0, mapping());
+    let mut forecast = free.forecast(&data);
+    let (floor, whole) = (forecast.floor().unwrap(), forecast.plan(usize::MAX).unwrap().sheet.total_bytes);
+    let mut offloaded = 0;
+    for percent in [0, 10, 30, 50, 70] {
+        let line = floor + (whole - floor) / 100 * percent;
+        let plan = trainer(0, mapping()).device_line(line).plan(&data).unwrap();
+        let taken = mapping_bytes(plan.tier_bytes.host);
+        let entry = plan.sheet.outside.iter().find(|entry| entry.name == PAGE_TABLES);
+        assert_eq!(entry.map_or(0, |entry| entry.bytes), taken, "{percent} %");
+        assert!(plan.sheet.arena_bytes + taken <= plan.sheet.total_bytes && plan.sheet.total_bytes <= line);
+        offloaded += usize::from(taken > 0);
+    }
+    assert!(offloaded > 2, "{offloaded}");
 }
 
 /// On a GPU, lines change no bits: rematerialization, offload to host memory and chunked updates are queued on streams, where a
