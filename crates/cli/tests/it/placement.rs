@@ -1,33 +1,12 @@
 //! Layers placed on logical devices through the real binary: flags, bits, lines, the placement log, resuming.
 
+use crate::replicas::{refused, run, text, weights};
 use crate::support;
 
 use std::fs;
-use std::process::Output;
 use support::{Scratch, json, number, plimsoll};
 
-const MLP: [&str; 5] = ["--model=mlp", "--width=64", "--batch=192", "--data=synthetic", "--threads=2"];
 const TWO: [&str; 2] = ["--place=*1=cpu:0", "--place=*=cpu:1"];
-
-fn run(command: &str, more: &[&str]) -> Output {
-    plimsoll(&[&[command], &MLP[..], more].concat())
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn refused(output: &Output, status: i32, words: &[&str]) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{message}");
-    words.iter().for_each(|word| assert!(message.contains(word), "no `{word}` in: {message}"));
-}
-
-/// The weights that a run leaves in a folder.
-fn weights(folder: &str, steps: &str, more: &[&str]) -> Vec<u8> {
-    json(&run("train", &[&["--json", "--out", folder, "--steps", steps], more].concat()));
-    fs::read(format!("{folder}/weights.safetensors")).unwrap()
-}
 
 #[test]
 fn placed_layers_leave_the_weights_of_one_device_and_stay_where_they_are() {

@@ -9,22 +9,22 @@ use support::{Scratch, command, json, number, plimsoll};
 
 const MLP: [&str; 5] = ["--model=mlp", "--width=64", "--batch=192", "--data=synthetic", "--threads=2"];
 
-fn run(command: &str, more: &[&str]) -> Output {
+pub(super) fn run(command: &str, more: &[&str]) -> Output {
     plimsoll(&[&[command], &MLP[..], more].concat())
 }
 
-fn text(output: &Output) -> String {
+pub(super) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn refused(output: &Output, status: i32, words: &[&str]) {
+pub(super) fn refused(output: &Output, status: i32, words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{message}");
     words.iter().for_each(|word| assert!(message.contains(word), "no `{word}` in: {message}"));
 }
 
 /// The weights that a run leaves in a folder.
-fn weights(folder: &str, steps: &str, more: &[&str]) -> Vec<u8> {
+pub(super) fn weights(folder: &str, steps: &str, more: &[&str]) -> Vec<u8> {
     json(&run("train", &[&["--json", "--out", folder, "--steps", steps], more].concat()));
     fs::read(format!("{folder}/weights.safetensors")).unwrap()
 }

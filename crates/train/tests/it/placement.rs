@@ -1,14 +1,14 @@
 //! Layers placed on logical devices: the bits of one device, each device under its own line, values that pass in one order, and
 //! mistakes that say what to do.
 
-use crate::replicas::Failing;
+use crate::replicas::{Failing, diverged};
 use crate::support::{data, deep};
 use plimsoll_cpu::Cpu;
 use plimsoll_data::{Cursor, Dataset, Synthetic, SyntheticSpec};
 use plimsoll_graph::Op;
 use plimsoll_graph::op::Exchange;
 use plimsoll_nn::zoo::{Gpt, lenet, mlp_of, resnet20_of};
-use plimsoll_nn::{AdamW, Clip, Dense, Dropout, Model, Policy, Precision, Recipe, Sequential, Sgd};
+use plimsoll_nn::{AdamW, Clip, Dense, Dropout, Model, Policy, Precision, Recipe, Sequential};
 use plimsoll_plan::{Executor, PlanError, Size, check_passes};
 use plimsoll_testing::Scratch;
 use plimsoll_train::{
@@ -281,20 +281,10 @@ fn a_set_state_is_on_the_device_that_holds_it() {
 
 #[test]
 fn a_loss_that_is_not_finite_is_explained() {
-    let model = || mlp_of(&[20], &[32, 32], 5);
-    let data = examples(&model(), 4 * 128);
-    let diverged = |trainer: Trainer| {
-        let mut session = trainer.batch(128).line(usize::MAX).plan(&data).unwrap().start().unwrap();
-        match session.fit() {
-            Err(TrainError::Diverged(found)) => found.origin.map(|origin| (origin.layer, origin.op)),
-            other => panic!("{other:?}"),
-        }
-    };
-    let run = || Trainer::new(model(), Sgd::new(1e20));
-    let one = diverged(run().threads(1));
+    let one = diverged(|run| run.threads(1));
     assert!(one.is_some());
-    assert_eq!(diverged(placed(run(), &["*1=cpu:0", "*=cpu:1"])), one);
-    assert_eq!(diverged(placed(run(), &["*1=cpu:1", "*=cpu:0"])), one);
+    assert_eq!(diverged(|run| placed(run, &["*1=cpu:0", "*=cpu:1"])), one);
+    assert_eq!(diverged(|run| placed(run, &["*1=cpu:1", "*=cpu:0"])), one);
 }
 
 #[test]

@@ -330,19 +330,21 @@ proptest! {
     }
 }
 
+/// The layer and op that a run on numbers that grow without bound is explained by.
+pub(super) fn diverged(on: impl FnOnce(Trainer) -> Trainer) -> Option<(String, &'static str)> {
+    let model = mlp_of(&[20], &[32, 32], 5);
+    let data = examples(&model, 4 * 128);
+    let trainer = on(Trainer::new(model, Sgd::new(1e20)));
+    let mut session = trainer.batch(128).line(usize::MAX).plan(&data).unwrap().start().unwrap();
+    match session.fit() {
+        Err(TrainError::Diverged(found)) => found.origin.map(|origin| (origin.layer, origin.op)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_loss_that_is_not_finite_is_explained_on_several_devices() {
-    let model = || mlp_of(&[20], &[32, 32], 5);
-    let data = examples(&model(), 4 * 128);
-    let diverged = |trainer: Trainer| {
-        let mut session = trainer.batch(128).line(usize::MAX).plan(&data).unwrap().start().unwrap();
-        match session.fit() {
-            Err(TrainError::Diverged(found)) => found.origin.map(|origin| (origin.layer, origin.op)),
-            other => panic!("{other:?}"),
-        }
-    };
-    let run = || Trainer::new(model(), Sgd::new(1e20));
-    let one = diverged(run().threads(1));
+    let one = diverged(|run| run.threads(1));
     assert!(one.is_some());
-    assert_eq!(diverged(run().replicas(&LogicalDevices::cpu(2, 1).unwrap())), one);
+    assert_eq!(diverged(|run| run.replicas(&LogicalDevices::cpu(2, 1).unwrap())), one);
 }
