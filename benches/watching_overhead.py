@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """What it costs to watch a run: its events, the live page with somebody looking at it, the terminal, TensorBoard, a trace of every step.
 
-    python3 benches/watching_overhead.py target/release/plimsoll [--model lenet] [--steps 600] [--rounds 9] [--only log,live]
+    python3 benches/watching_overhead.py target/release/plimsoll [--model lenet] [--steps 2000] [--rounds 7] [--only log,live]
 
-Every round trains once without and once with each of them, in another order each time, and takes the wall time from the first step to
-the end. Prints the median over the rounds of with / without, and its middle half; machines are noisy, so look at both. With
---check it exits with 1 where the middle half is above 1 %.
+A round trains without and with each of them in turns of a tenth of a second: one of the two processes is stopped while the other
+runs, so that a machine whose speed changes from second to second is as slow for both. A process's time is that of its turns, start
+and planning included. Prints the median over the rounds of with / without, and its middle half. With --check it exits with 1 where
+the middle half is above 1 %.
 """
 
 import argparse
-import json
 import os
+import pty
 import random
 import shlex
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -22,6 +24,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+TURN_S = 0.1
 
 
 class Watcher:
@@ -53,26 +57,56 @@ def ways(folder, steps):
     }
 
 
-def train(command, terminal, folder):
-    """Seconds from the first step to the end."""
-    report = folder / "report.json"
-    start = time.monotonic()
-    if terminal:
-        line = f"stty cols 200 rows 50; exec {shlex.join(command)} > {shlex.quote(str(report))}"
-        done = subprocess.run(["script", "-qfec", line, "/dev/null"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-    else:
-        with report.open("w") as out, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as done:
-            watcher = None
-            for said in done.stdout:
-                if said.startswith("Live page: http://"):
-                    watcher = Watcher(said.split("http://")[1].strip())
-                out.write(said)
-        if watcher is not None and watcher.bytes == 0:
-            sys.exit("the live page sent nothing")
-    seconds = time.monotonic() - start
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)} ended with {done.returncode}")
-    return seconds - json.loads(report.read_text().splitlines()[-1])["time_to_first_step_s"]
+class Run:
+    """A process that is stopped but for its turns. Standard error is a terminal, so that nothing differs but the flags."""
+
+    def __init__(self, command):
+        self.command, self.seconds, self.watcher = command, 0.0, None
+        self.terminal, other = pty.openpty()
+        subprocess.run(["stty", "cols", "200", "rows", "50"], stdin=other, check=True)
+        self.process = subprocess.Popen(command, stdin=other, stdout=subprocess.PIPE, stderr=other, text=True)
+        os.close(other)
+        self.process.send_signal(signal.SIGSTOP)
+        threading.Thread(target=self.show, daemon=True).start()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def show(self):
+        try:
+            while os.read(self.terminal, 1 << 16):
+                pass
+        except OSError:
+            os.close(self.terminal)
+
+    def read(self):
+        for said in self.process.stdout:
+            if said.startswith("Live page: http://"):
+                self.watcher = Watcher(said.split("http://")[1].strip())
+
+    def turn(self):
+        """Goes on for a turn; returns whether it has ended."""
+        started = time.monotonic()
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            status = self.process.wait(TURN_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGSTOP)
+            status = None
+        self.seconds += time.monotonic() - started
+        if status:
+            sys.exit(f"{shlex.join(self.command)} ended with {status}")
+        return status is not None
+
+
+def pair(alone, watched):
+    """Seconds of two commands that run in turns."""
+    runs = [Run(alone), Run(watched)]
+    going = list(runs)
+    while going:
+        random.shuffle(going)
+        going = [run for run in going if not run.turn()]
+    if runs[1].watcher is not None and runs[1].watcher.bytes == 0:
+        sys.exit("the live page sent nothing")
+    return [run.seconds for run in runs]
 
 
 def main():
@@ -80,37 +114,35 @@ def main():
     parser.add_argument("plimsoll")
     parser.add_argument("--model", default="lenet")
     parser.add_argument("--batch", default="64")
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", help="comma-separated; all of them otherwise")
     parser.add_argument("--check", action="store_true", help="fail above 1 %%")
     options = parser.parse_args()
     base = [options.plimsoll, "train", "--model", options.model, "--batch", options.batch, "--steps", str(options.steps),
-            "--validation-split", "0", "--validate-every", str(options.steps), "--json"]
+            "--threads", str(options.threads), "--validation-split", "0", "--validate-every", str(options.steps), "--json"]
     with tempfile.TemporaryDirectory() as scratch:
         names = list(ways(Path(scratch), options.steps))
         if options.only:
             names = [name for name in names if name in options.only.split(",")]
-        if not shutil.which("script"):
-            names = [name for name in names if name != "tui"]
-            print("without --tui: there is no program `script`")
-        order, times = [None, *names], {name: [] for name in [None, *names]}
+        alone, ratios = [], {name: [] for name in names}
         for number in range(options.rounds):
-            random.shuffle(order)
-            for name in order:
+            for name in random.sample(names, len(names)):
                 folder = Path(scratch) / f"{number}-{name}"
                 folder.mkdir()
-                flags = [] if name is None else ways(folder, options.steps)[name]
-                times[name].append(train([str(word) for word in [*base, *flags]], name == "tui", folder))
+                flags = [str(word) for word in ways(folder, options.steps)[name]]
+                seconds = pair(base, [*base, *flags])
+                alone.append(seconds[0])
+                ratios[name].append(seconds[1] / seconds[0] - 1)
                 shutil.rmtree(folder)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    each = statistics.median(times[None]) / options.steps * 1e3
-    print(f"{options.model}, batch {options.batch}: {each:.2f} ms a step; load {os.getloadavg()[0]:.1f}")
+    each = statistics.median(alone) / options.steps * 1e3
+    print(f"{options.model}, batch {options.batch}, {options.threads} threads: {each:.2f} ms a step; load {os.getloadavg()[0]:.1f}")
     print(f"{'with':<12} {'slower by':>10} {'middle half':>20}")
     high = []
-    for name in names:
-        ratios = [watched / alone - 1 for watched, alone in zip(times[name], times[None])]
-        low, middle, upper = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    for name, found in ratios.items():
+        low, middle, upper = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
         print(f"{name:<12} {100 * middle:>9.2f} % {f'{100 * low:.2f} to {100 * upper:.2f} %':>20}")
         if low > 0.01:
             high.append(name)

@@ -80,7 +80,10 @@ fn lines_of_device_and_host_memory_hold_and_change_no_bits() {
             // The file needs staging, which a run without one does not have; pages round up.
             let staging = accelerator(folder).tiers().file.map_or(0, |file| file.staging_bytes);
             let host_line = others + host.arena_bytes / 100 * host_percent + staging + (1 << 20);
-            let run = trainer(index, accelerator(folder)).device_line(device).line(host_line);
+            let run = trainer(index, accelerator(folder)).line(host_line);
+            // With less room in host memory a plan may need more of the device's.
+            let device = device.max(run.forecast(&data).floor().unwrap());
+            let run = run.device_line(device);
             let plans = run.plan(&data).unwrap_or_else(|e| panic!("{name}, {device} and {host_line}: {e}"));
             check_lines(&plans, device, host_line);
             let tally = tally(&plans);

@@ -1,7 +1,8 @@
 //! The gradient: the attention weights are recomputed from the saved log-sum-exp, tile by tile.
 
 use super::tile::{
-    SCORES, TILE, hide, mask, multiply, product_floats, rows, scores, tiles, transposed, weights_and_gradient,
+    Right, SCORES, TILE, hide, mask, multiply, product_floats, right_floats, rows, scores, tiles, transposed,
+    weights_and_gradient,
 };
 use super::{AttentionSpec, Head};
 use crate::isa::{Context, Isa};
@@ -19,6 +20,7 @@ fn worker_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
         + 2 * SCORES
         + 3 * whole_lines(TILE * spec.width)
         + 2 * spec.group() * whole_lines(spec.queries)
+        + 5 * right_floats::<T>(isa, spec)
         + product_floats::<T>(isa, spec)
 }
 
@@ -92,6 +94,8 @@ fn key_head<T: Float>(
     let (dq_tile, space) = space.split_at_mut(whole_lines(TILE * width));
     let (lse, space) = space.split_at_mut(group * padded);
     let (delta, space) = space.split_at_mut(group * padded);
+    let (rights, space) = space.split_at_mut(5 * right_floats::<T>(isa, spec));
+    let [k_space, kt_space, vt_space, q_space, dy_space] = parts(rights);
     for (i, head) in heads.clone().enumerate() {
         let (query_head, entries) = (spec.query_head(example, head), spec.entries(example, head));
         for position in 0..spec.queries {
@@ -112,16 +116,21 @@ fn key_head<T: Float>(
         }
     }
     for keys in tiles(spec.keys) {
-        let (k, v) = (rows(key_head, &keys, saved.k), rows(key_head, &keys, saved.v));
+        let (n, k, v) = (keys.len(), rows(key_head, &keys, saved.k), rows(key_head, &keys, saved.v));
+        let kt = Right::new(isa, transposed(k), [width, n], kt_space);
+        let vt = Right::new(isa, transposed(v), [width, n], vt_space);
+        let k = Right::new(isa, k, [n, width], k_space);
         let mut started = false;
         for (i, head) in heads.clone().enumerate() {
             let query_head = spec.query_head(example, head);
             let seen = spec.mask_of(saved.mask, example, head);
             for queries in tiles(spec.queries).filter(|queries| spec.tiles_meet(queries, &keys)) {
                 let (q, dy) = (rows(query_head, &queries, saved.q), rows(query_head, &queries, saved.dy));
-                let (m, n) = (queries.len(), keys.len());
-                multiply(isa, [m, n, width], false, q, transposed(k), p, TILE, space);
-                multiply(isa, [m, n, width], false, dy, transposed(v), ds, TILE, space);
+                let m = queries.len();
+                multiply(isa, [m, n, width], false, q, kt, p, TILE, space);
+                multiply(isa, [m, n, width], false, dy, vt, ds, TILE, space);
+                let q = Right::new(isa, q, [m, width], q_space);
+                let dy = Right::new(isa, dy, [m, width], dy_space);
                 mask(isa, p, spec, queries.clone(), keys.clone());
                 if let Some(seen) = seen {
                     hide(isa, p, queries.clone(), keys.clone(), seen);
@@ -158,6 +167,12 @@ fn key_head<T: Float>(
             write_rows(isa, query_head, 0..spec.queries, width, rows, dq, false);
         }
     }
+}
+
+/// Five parts of the same length.
+fn parts(space: &mut [f32]) -> [&mut [f32]; 5] {
+    let mut parts = space.chunks_exact_mut((space.len() / 5).max(1));
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
 /// Columns past the last key hold stale numbers; a zero keeps NaN out of products with zero weights.

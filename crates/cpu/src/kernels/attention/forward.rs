@@ -2,7 +2,8 @@
 
 use super::AttentionSpec;
 use super::tile::{
-    SCORES, TILE, hide, mask, multiply, product_floats, rows, scores, softmax_step, tiles, transposed,
+    Right, SCORES, TILE, hide, mask, multiply, product_floats, right_floats, rows, scores, softmax_step, tiles,
+    transposed,
 };
 use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;
@@ -10,7 +11,8 @@ use crate::kernels::math::{Shared, ln, simd_fn, whole_lines};
 use std::ops::Range;
 
 fn worker_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
-    SCORES + 3 * TILE + whole_lines(TILE * spec.width) + product_floats::<T>(isa, spec)
+    let tiles = whole_lines(TILE * spec.width) + 2 * right_floats::<T>(isa, spec);
+    SCORES + 3 * TILE + tiles + product_floats::<T>(isa, spec)
 }
 
 /// The bytes of workspace that [`attention`] needs: a multiple of 64.
@@ -78,12 +80,15 @@ fn query_tile<T: Float>(
     let (sums, space) = space.split_at_mut(TILE);
     let (rescale, space) = space.split_at_mut(TILE);
     let (out, space) = space.split_at_mut(whole_lines(TILE * width));
+    let (kt_space, space) = space.split_at_mut(right_floats::<T>(isa, spec));
+    let (v_space, space) = space.split_at_mut(right_floats::<T>(isa, spec));
     maxima.fill(f32::NEG_INFINITY);
     sums.fill(0.0);
     let q = rows(query_head, &queries, given.q);
     let mut started = false;
     for keys in tiles(spec.keys).filter(|keys| spec.tiles_meet(&queries, keys)) {
         let kt = transposed(rows(key_head, &keys, given.k));
+        let kt = Right::new(isa, kt, [width, keys.len()], kt_space);
         multiply(isa, [count, keys.len(), width], false, q, kt, s, TILE, space);
         mask(isa, s, spec, queries.clone(), keys.clone());
         if let Some(seen) = seen {
@@ -93,7 +98,7 @@ fn query_tile<T: Float>(
         if started {
             rescale_rows(isa, &mut out[..count * width], width, rescale);
         }
-        let v = rows(key_head, &keys, given.v);
+        let v = Right::new(isa, rows(key_head, &keys, given.v), [keys.len(), width], v_space);
         multiply(isa, [count, width, keys.len()], started, scores(s), v, out, width, space);
         started = true;
     }

@@ -3,6 +3,7 @@
 use super::{AttentionSpec, Head, Mask};
 use crate::isa::Isa;
 use crate::kernels::float::Float;
+use crate::kernels::gemm::panels::{gemm_panels, gemm_panels_floats, pack_panels, panel_floats, takes_panels};
 use crate::kernels::gemm::{GemmSpec, Mat, gemm_serial, gemm_serial_workspace};
 use crate::kernels::math::{exp, max_by, simd_fn, sum_by, whole_lines};
 use std::ops::Range;
@@ -37,6 +38,36 @@ fn sizes(m: usize, n: usize, k: usize, accumulate: bool) -> GemmSpec {
     GemmSpec { accumulate, ..GemmSpec::new(m, n, k) }
 }
 
+/// The second operand of products of tiles.
+#[derive(Clone, Copy)]
+pub(super) enum Right<'a, T> {
+    /// In panels, packed once for all of its products: those of f32.
+    Packed(&'a [f32]),
+    /// As it is: products of bf16 pack both operands.
+    Plain(Mat<'a, T>),
+}
+
+impl<'a, T: Float> Right<'a, T> {
+    /// A matrix of `[k, n]`, with [`right_floats`] of memory.
+    pub(super) fn new(isa: Isa, mat: Mat<'a, T>, size: [usize; 2], space: &'a mut [f32]) -> Self {
+        if !takes_panels::<T>(isa) {
+            return Self::Plain(mat);
+        }
+        pack_panels(isa, mat, size, space);
+        Self::Packed(space)
+    }
+}
+
+/// Floats of a tile of q, k or v, or of one that is transposed, as a [`Right`].
+pub(super) fn right_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
+    let (tile, turned) = ([TILE, spec.width], [spec.width, TILE]);
+    if takes_panels::<T>(isa) {
+        whole_lines(panel_floats(isa, tile).max(panel_floats(isa, turned)))
+    } else {
+        0
+    }
+}
+
 /// `c = a · b` or `c += a · b`, with `[m, n, k]` sizes.
 #[allow(clippy::too_many_arguments, reason = "sizes and operands")]
 pub(super) fn multiply<A: Float, B: Float>(
@@ -44,19 +75,26 @@ pub(super) fn multiply<A: Float, B: Float>(
     [m, n, k]: [usize; 3],
     accumulate: bool,
     a: Mat<'_, A>,
-    b: Mat<'_, B>,
+    b: Right<'_, B>,
     c: &mut [f32],
     ldc: usize,
     workspace: &mut [f32],
 ) {
-    gemm_serial(isa, &sizes(m, n, k, accumulate), a, b, c, ldc, workspace);
+    let sizes = sizes(m, n, k, accumulate);
+    match b {
+        Right::Packed(panels) => gemm_panels(isa, &sizes, a, panels, (c, ldc), workspace),
+        Right::Plain(b) => gemm_serial(isa, &sizes, a, b, c, ldc, workspace),
+    }
 }
 
 /// Floats of workspace that any product of tiles needs.
 pub(super) fn product_floats<T: Float>(isa: Isa, spec: &AttentionSpec) -> usize {
+    let width = spec.width;
+    if takes_panels::<T>(isa) {
+        return whole_lines(gemm_panels_floats::<T>(isa, &sizes(TILE, TILE, width, false)));
+    }
     // A last tile may be of any size, and a smaller product may need more.
     let lengths = |positions: usize| [TILE.min(positions.max(1)), (positions.max(1) - 1) % TILE + 1];
-    let width = spec.width;
     let mut bytes = 0;
     for m in lengths(spec.queries) {
         for n in lengths(spec.keys) {
