@@ -37,6 +37,7 @@ library! {
         cuStreamCreate(*mut Handle, c_uint) -> c_int;
         cuStreamDestroy_v2(Handle) -> c_int;
         cuStreamSynchronize(Handle) -> c_int;
+        cuStreamQuery(Handle) -> c_int;
         cuStreamWaitEvent(Handle, Handle, c_uint) -> c_int;
         cuEventCreate(*mut Handle, c_uint) -> c_int;
         cuEventDestroy_v2(Handle) -> c_int;

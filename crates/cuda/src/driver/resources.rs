@@ -12,6 +12,8 @@ const EVENT_WITHOUT_TIME: c_uint = 2;
 const STREAM_OF_ITS_OWN: c_uint = 1;
 /// Host memory that every context may copy from and to.
 const HOST_MEMORY_FOR_ALL: c_uint = 1;
+/// The code of a stream that has work to do.
+const NOT_READY: i32 = 600;
 /// A function's attribute: bytes of stack that a thread needs.
 const LOCAL_BYTES: i32 = 3;
 
@@ -122,6 +124,13 @@ impl Stream {
         // SAFETY: the stream is alive.
         let code = unsafe { (self.context.driver.api.cuStreamSynchronize)(self.handle) };
         self.context.check("cuStreamSynchronize", code)
+    }
+
+    /// Whether it has work to do. An error is not told here, but by whatever is queued next.
+    pub fn is_running(&self) -> bool {
+        // SAFETY: the stream is alive.
+        self.context.enter().is_ok()
+            && unsafe { (self.context.driver.api.cuStreamQuery)(self.handle) } == NOT_READY
     }
 
     /// What is queued from now on waits for an event.
