@@ -4,7 +4,7 @@ use crate::compiler::Compiler;
 use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, STACK_BYTES, Stream};
 use crate::faults::Faults;
 use crate::kept::Kept;
-use crate::kernels::{Call, Kernel, Launch, Operand, PRELUDE, Parameter, Pointer, find};
+use crate::kernels::{Call, Kernel, Launch, Operand, Parameter, Pointer, device_source, find};
 use crate::products::{PreparedProduct, Products};
 use crate::staging::{StagedLane, Staging};
 use crate::target::ALIGNMENT;
@@ -76,7 +76,7 @@ impl CudaDevice {
         if let Some(module) = loaded().get(source) {
             return Ok(module.clone());
         }
-        let code = self.compiler.compile(&format!("{PRELUDE}\n{source}"))?;
+        let code = self.compiler.compile(&device_source(source))?;
         let module = Arc::new(Module::new(&self.context, &code, c"kernel")?);
         let stack = module.stack_bytes()?;
         if stack > STACK_BYTES {
