@@ -5,19 +5,45 @@
     benches/gpu.py memory --binary target/release/plimsoll    # planned and measured peaks and step times under lines
 
 `speed` needs PyTorch. A cell is the median of the rounds, in ms. Memory is the driver's account for Plimsoll, and for PyTorch what its
-allocator handed out and what it reserved."""
-import argparse, json, statistics, subprocess, sys
+allocator handed out and what it reserved. GPT-2's tokens are random; ResNet-50 reads picture files of noise, which the script writes to a
+folder of the system's temporary files for the time of the run."""
+import argparse, json, os, random, statistics, struct, subprocess, sys, tempfile, zlib
 
 MODELS = {
-    "gpt2": ["--model", "gpt2", "--batch", "32", "--optimizer", "adamw"],
-    "resnet50": ["--model", "resnet50", "--image-size", "224", "--classes", "1000", "--batch", "256", "--optimizer", "adamw"],
+    "gpt2": ["--model", "gpt2", "--batch", "32", "--optimizer", "adamw", "--data", "synthetic"],
+    "resnet50": ["--model", "resnet50", "--image-size", "224", "--batch", "256", "--optimizer", "adamw", "--workers", "12"],
 }
+CLASSES, SIDE = 1000, 224
+# Names of each picture in the training part: enough examples for the steps of a run.
+NAMES = 6
 # Shares of the room between the smallest line and the peak without a line.
 SHARES = [1.0, 0.75, 0.5, 0.25, 0.1]
 
 
+def write_pictures(folder):
+    """A PNG file of noise for each class, not compressed, so that decoding takes little; under several names, as one file."""
+    noise = random.Random(1)
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0))
+    for label in range(CLASSES):
+        rows = b"".join(b"\0" + noise.randbytes(3 * SIDE) for _ in range(SIDE))
+        picture = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b"")
+        first = None
+        for part, names in (("train", NAMES), ("test", 1)):
+            inside = os.path.join(folder, part, f"{label:03}")
+            os.makedirs(inside)
+            for name in range(names):
+                path = os.path.join(inside, f"{name}.png")
+                if first:
+                    os.link(first, path)
+                    continue
+                first = path
+                with open(path, "wb") as file:
+                    file.write(picture)
+
+
 def ours(options, model, *flags, steps=None):
-    command = [options.binary, "train", "--json", "--data", "synthetic", "--device", "cuda", "--precision", "bf16",
+    command = [options.binary, "train", "--json", "--device", "cuda", "--precision", "bf16",
                "--steps", str(steps or options.steps), *MODELS[model], *flags]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
@@ -153,7 +179,7 @@ def memory(options):
 
 def smallest(options, model):
     """The smallest line, as the planner finds it."""
-    command = [options.binary, "plan", "--json", "--data", "synthetic", "--device", "cuda", "--precision", "bf16", *MODELS[model],
+    command = [options.binary, "plan", "--json", "--device", "cuda", "--precision", "bf16", *MODELS[model],
                "--device-memory", "1MB"]
     answer = json.loads(subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[-1])
     return answer["floor_bytes"]
@@ -172,8 +198,11 @@ def main():
     parser.add_argument("--compiled", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.what == "torch":
-        torch_step(options.model, options.compiled)
-    else:
+        return torch_step(options.model, options.compiled)
+    with tempfile.TemporaryDirectory() as folder:
+        if "resnet50" in options.models:
+            write_pictures(folder)
+        MODELS["resnet50"] += ["--data", f"images:{folder}"]
         {"speed": speed, "memory": memory}[options.what](options)
 
 

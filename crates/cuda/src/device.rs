@@ -4,12 +4,12 @@ use crate::compiler::Compiler;
 use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, STACK_BYTES, Stream};
 use crate::faults::Faults;
 use crate::kept::Kept;
-use crate::kernels::{Call, Kernel, Launch, Operand, PRELUDE, Parameter, Pointer, find};
+use crate::kernels::{Call, Kernel, Launch, Operand, Parameter, Pointer, device_source, find};
 use crate::products::{PreparedProduct, Products};
-use crate::staging::Staging;
+use crate::staging::{StagedLane, Staging};
 use crate::target::ALIGNMENT;
 use plimsoll_plan::KernelQuery;
-use plimsoll_runtime::{Device, Memory, Operands};
+use plimsoll_runtime::{Device, InputLane, Memory, Operands};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) struct CudaDevice {
     /// The kernels that were loaded, by source.
     modules: Mutex<HashMap<String, Arc<Module>>>,
     faults: Arc<Faults>,
-    staging: Staging,
+    staging: Arc<Staging>,
     pub kept: Kept,
 }
 
@@ -43,7 +43,7 @@ impl CudaDevice {
         let stream = Arc::new(Stream::new(&context)?);
         let products = Arc::new(Products::new()?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
-        let staging = Staging::new(&context)?;
+        let staging = Arc::new(Staging::new(&context)?);
         Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults, staging, kept })
     }
 
@@ -76,7 +76,7 @@ impl CudaDevice {
         if let Some(module) = loaded().get(source) {
             return Ok(module.clone());
         }
-        let code = self.compiler.compile(&format!("{PRELUDE}\n{source}"))?;
+        let code = self.compiler.compile(&device_source(source))?;
         let module = Arc::new(Module::new(&self.context, &code, c"kernel")?);
         let stack = module.stack_bytes()?;
         if stack > STACK_BYTES {
@@ -204,6 +204,14 @@ impl Device for CudaDevice {
         let to = memory.at(offset, from.len()) as Address;
         // SAFETY: inside the arena, and nothing else uses it, by the caller's promise.
         unsafe { self.staging.copy_in(&self.stream, to, from) }.map_err(words)
+    }
+
+    fn input_lane(&self) -> Result<Option<Box<dyn InputLane>>, String> {
+        Ok(Some(Box::new(StagedLane::new(&self.staging, &self.stream).map_err(words)?)))
+    }
+
+    fn is_running(&self) -> bool {
+        self.stream.is_running()
     }
 
     fn finish(&self) -> Result<(), String> {

@@ -4,7 +4,7 @@ use crate::device::CudaDevice;
 use crate::driver::{CudaError, Event, Gpu, HostMemory, Stream};
 use crate::host_queue::HostQueue;
 use crate::kernels::{Call, find};
-use crate::staging::STAGING_BYTES;
+use crate::staging::{LEAST, STAGING_BYTES};
 use crate::target::CudaTarget;
 use plimsoll_plan::{
     Action, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
@@ -126,6 +126,10 @@ impl Executor for Cuda {
             Entry::new("gpu libraries", LIBRARY_BYTES, libraries),
             Entry::new("input staging", STAGING_BYTES, "page-locked, for batches on their way to the device"),
         ]
+    }
+
+    fn prefetches_from(&self) -> Option<usize> {
+        Some(LEAST)
     }
 
     fn device_bytes(&self) -> Option<usize> {

@@ -33,7 +33,7 @@ pub use kernels::{Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Paramet
 /// # Errors
 /// If there is no compiler, or in its words.
 pub fn machine_code(source: &str, capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
-    compiler::Compiler::new(capability, kept::Kept::new(None))?.compile(&[PRELUDE, source].join("\n"))
+    compiler::Compiler::new(capability, kept::Kept::new(None))?.compile(&kernels::device_source(source))
 }
 
 /// What is installed: the driver, the compiler and the library of products, each with its version or why it cannot be used.

@@ -1,7 +1,10 @@
 //! Inputs of a step on their way to the device: several threads copy them, part by part, into page-locked memory, from where the device
-//! fetches them at the link's full speed, and beside the threads.
+//! fetches them at the link's full speed, and beside the threads. Those of the next step come on a stream of their own, beside the
+//! kernels.
 
+use crate::device::words;
 use crate::driver::{Address, Context, CudaError, Event, HostMemory, Stream};
+use plimsoll_runtime::InputLane;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,8 +13,8 @@ const PART: usize = 1 << 20;
 /// Threads that copy, each with some parts of its own: it fills one while the device fetches another.
 const THREADS: usize = 8;
 const PARTS: usize = 2;
-/// Inputs that are smaller are left to the driver.
-const LEAST: usize = 8 * PART;
+/// Inputs that are smaller are left to the driver, and copied before their step.
+pub(crate) const LEAST: usize = 8 * PART;
 
 /// Page-locked bytes.
 pub(crate) const STAGING_BYTES: usize = THREADS * PARTS * PART;
@@ -75,5 +78,57 @@ impl Staging {
                 |_| Err(CudaError::Call { call: "copying an input", error: "a thread panicked".into() });
             others.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(own, Result::and)
         })
+    }
+}
+
+/// A stream for inputs of the next step.
+pub(crate) struct StagedLane {
+    staging: Arc<Staging>,
+    stream: Stream,
+    /// The kernels' stream.
+    compute: Arc<Stream>,
+    /// Where each of the streams was when the other had to wait for it.
+    arrived: Event,
+    released: Event,
+}
+
+impl StagedLane {
+    /// Beside a stream of kernels.
+    pub fn new(staging: &Arc<Staging>, compute: &Arc<Stream>) -> Result<Self, CudaError> {
+        let context = &compute.context;
+        Ok(Self {
+            staging: staging.clone(),
+            stream: Stream::new(context)?,
+            compute: compute.clone(),
+            arrived: Event::new(context)?,
+            released: Event::new(context)?,
+        })
+    }
+
+    /// What is queued on a stream from now on waits for all that is on another.
+    fn order(event: &Event, before: &Stream, after: &Stream) -> Result<(), String> {
+        event.record(before).and_then(|()| after.wait_for(event)).map_err(words)
+    }
+}
+
+impl InputLane for StagedLane {
+    unsafe fn copy_in(&mut self, to: *mut u8, from: &[u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.staging.copy_in(&self.stream, to as Address, from) }.map_err(words)
+    }
+
+    fn join(&mut self) -> Result<(), String> {
+        Self::order(&self.arrived, &self.stream, &self.compute)
+    }
+
+    fn release(&mut self) -> Result<(), String> {
+        Self::order(&self.released, &self.compute, &self.stream)
+    }
+}
+
+impl Drop for StagedLane {
+    fn drop(&mut self) {
+        // An error is that of a lost device, which every other call reports.
+        let _ = self.stream.finish();
     }
 }

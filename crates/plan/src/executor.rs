@@ -71,6 +71,11 @@ pub trait Executor {
     fn host_entries(&self) -> Vec<Entry> {
         Vec::new()
     }
+    /// Inputs of at least so many bytes are copied to its device while the step before computes, where the device's line has room
+    /// for them beside the arena ([`Prepared::prefetch`]); none if all are copied before their step.
+    fn prefetches_from(&self) -> Option<usize> {
+        None
+    }
     /// Bytes of its device's memory that it holds now, by the driver's account; none if it computes in host memory, or nobody
     /// tells.
     fn device_bytes(&self) -> Option<usize> {
@@ -84,6 +89,21 @@ pub trait Executor {
 pub trait Prepared: Send {
     /// Runs one step: copies the inputs in (all of the plan's, in the graph's order) and executes the plan.
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError>;
+    /// Starts to copy inputs of the next run to where it computes, beside the run before, which may still go on. Those that are not
+    /// to be copied yet are empty. All have been read when this returns. Returns whether any is on its way.
+    fn prefetch(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<bool, ExecuteError> {
+        let _ = (plan, inputs);
+        Ok(false)
+    }
+    /// As [`Prepared::run`], where the inputs given to [`Prepared::prefetch`] since the last run are this one's: they are not
+    /// copied again.
+    fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+        self.run(plan, inputs)
+    }
+    /// Whether the last run still goes on, on a device that computes beside the host.
+    fn is_running(&self) -> bool {
+        false
+    }
     /// As [`Prepared::run`], but checks everything that is written, and stops after the first node that writes a value which is
     /// not finite. Slow: for finding where a run went wrong. An executor that cannot check returns `None`.
     fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
@@ -125,6 +145,10 @@ impl Executor for Box<dyn Executor> {
 
     fn host_entries(&self) -> Vec<Entry> {
         self.as_ref().host_entries()
+    }
+
+    fn prefetches_from(&self) -> Option<usize> {
+        self.as_ref().prefetches_from()
     }
 
     fn device_bytes(&self) -> Option<usize> {

@@ -42,10 +42,37 @@ pub trait Device: Send + Sync {
         unsafe { memory.write(offset, from) }
     }
 
+    /// A way for the next run's inputs to its memory, beside its kernels; none where inputs are only copied before a run.
+    fn input_lane(&self) -> Result<Option<Box<dyn InputLane>>, String> {
+        Ok(None)
+    }
+
+    /// Whether something that was queued has not run yet.
+    fn is_running(&self) -> bool {
+        false
+    }
+
     /// Waits until everything that was queued has run; the error is that of what failed.
     fn finish(&self) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// Copies from the host to a device's memory, beside its kernels: ordered with what the device has queued by
+/// [`InputLane::join`] and [`InputLane::release`] alone. Dropping it waits for them.
+pub trait InputLane: Send {
+    /// Starts a copy. The bytes have been read when this returns.
+    ///
+    /// # Safety
+    /// The memory is valid. Of what the device has queued, nothing uses it but what comes before the last
+    /// [`InputLane::release`] or after the next [`InputLane::join`].
+    unsafe fn copy_in(&mut self, to: *mut u8, from: &[u8]) -> Result<(), String>;
+
+    /// What the device queues from now on comes after the copies so far.
+    fn join(&mut self) -> Result<(), String>;
+
+    /// Copies from now on come after what the device has queued so far.
+    fn release(&mut self) -> Result<(), String>;
 }
 
 /// The memory of a computing space: one allocation, which the host reads and writes through these functions alone. Each sees

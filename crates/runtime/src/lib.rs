@@ -5,6 +5,7 @@
 //! - [`arena`]: one mapping for all tensor memory of a run;
 //! - `lower`: turns the steps of a plan into commands with kernels and addresses in the arena;
 //! - `step_loop`: runs the commands, and waits where a step has a hazard with a transfer in flight;
+//! - `inputs_ahead`: inputs of the next run, copied to a device while this one goes on;
 //! - `chunked_update`: a step whose offloaded states are loaded, updated and stored chunk by chunk;
 //! - `queues`: [`TransferQueue`], what moves bytes between the arena and a tier beside the kernels, and a run's set of them;
 //! - [`transfer`]: the queue of the spill file, and the speed of a disk;
@@ -19,6 +20,7 @@ pub mod arena;
 mod checked;
 mod chunked_update;
 mod device;
+mod inputs_ahead;
 mod lower;
 mod non_finite;
 mod placed;
@@ -32,7 +34,7 @@ mod tracing;
 pub mod transfer;
 mod worker;
 
-pub use device::{Device, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
+pub use device::{Device, InputLane, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
 pub use placed::prepare_placed;
 pub use queues::{Queues, Ticket, TransferQueue};
 pub use replicas::{ReplicaDevice, prepare_replicas};

@@ -2,6 +2,7 @@
 
 use super::checked::ShadowArena;
 use super::device::{Device, Memory, Operands};
+use super::inputs_ahead::InputsAhead;
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
@@ -11,8 +12,8 @@ use super::tracing;
 use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
     BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Message,
-    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, StatePlacement, Target, Transport, exchange, verify,
-    verify_hazards,
+    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, StatePlacement, Target, Transport, exchange,
+    sheet::NEXT_BATCH, verify, verify_hazards,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,8 +57,16 @@ pub fn prepare<D: Device + 'static>(
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
     let transfers = Transfers::new(queues(&plans)?, steps);
-    let bytes = plans.arena_bytes;
+    // One allocation, also with memory for inputs ahead.
+    let bytes = plans.arena_bytes.saturating_add(plans.sheet.outside_bytes(NEXT_BATCH));
+    let ahead = match bytes > plans.arena_bytes {
+        true => device.input_lane().map_err(ExecuteError::Device)?,
+        false => None,
+    };
     let arena = device.map(bytes).map_err(|reason| ExecuteError::Arena { bytes, reason })?;
+    let most_inputs = plans.plans.iter().map(|plan| plan.graph.inputs.len()).max().unwrap_or(0);
+    let ahead =
+        ahead.map(|lane| InputsAhead::new(lane, plans.arena_bytes..bytes, plans.alignment, most_inputs));
     if let Some(times) = &options.times {
         times.start(&plans);
     }
@@ -77,6 +86,7 @@ pub fn prepare<D: Device + 'static>(
         lowered,
         transfers,
         last_plan: None,
+        ahead,
         arena,
         shadow,
         times: options.times.clone(),
@@ -98,6 +108,8 @@ struct StepLoop<D: Device> {
     transfers: Transfers,
     /// The plan that ran last: its stores may still be in flight.
     last_plan: Option<usize>,
+    /// Inputs of the next run, behind the arena. Dropped before it.
+    ahead: Option<InputsAhead>,
     arena: D::Memory,
     shadow: Option<ShadowArena>,
     times: Option<Arc<StepTimes>>,
@@ -252,11 +264,13 @@ impl<D: Device> StepLoop<D> {
         result
     }
 
-    /// Copies the inputs in and runs every step of a plan: micro-batch after micro-batch, then the optimizer step.
+    /// Copies the inputs in, but for those that are there ahead, and runs every step of a plan: micro-batch after micro-batch, then
+    /// the optimizer step.
     fn run_each(
         &mut self,
         plan: usize,
         inputs: &[&[u8]],
+        prefetched: bool,
         mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
         if plan >= self.plans.plans.len() {
@@ -270,7 +284,13 @@ impl<D: Device> StepLoop<D> {
         } else {
             self.transfers.drain()?
         }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.begin(prefetched.then_some(plan)).map_err(ExecuteError::Device)?;
+        }
         self.copy_inputs(plan, inputs)?;
+        if let Some(ahead) = &mut self.ahead {
+            ahead.end().map_err(ExecuteError::Device)?;
+        }
         let plans = self.plans.clone();
         let mut order = plans.plans[plan].execution_order();
         let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
@@ -396,8 +416,17 @@ impl<D: Device> StepLoop<D> {
                             "input `{name}` takes {wants} bytes, {has} were given"
                         )));
                     }
+                    let (device, arena) = (self.device.as_ref(), &self.arena);
                     // SAFETY: no transfer uses inputs.
-                    unsafe { self.device.copy_in(&self.arena, buffer.offset, inputs[i]) }
+                    let there = self.ahead.as_ref().map_or(Ok(false), |ahead| unsafe {
+                        ahead.take(device, arena, i, buffer.offset..buffer.offset + buffer.bytes)
+                    });
+                    match there {
+                        Ok(true) => Ok(()),
+                        // SAFETY: as above.
+                        Ok(false) => unsafe { device.copy_in(arena, buffer.offset, inputs[i]) },
+                        Err(error) => Err(error),
+                    }
                 }
                 // SAFETY: nor accumulators, which start at zero.
                 BufferKind::Accumulator(_) => unsafe { self.arena.fill(buffer.offset, buffer.bytes, 0) },
@@ -449,7 +478,23 @@ impl<D: Device> StepLoop<D> {
 
 impl<D: Device> Prepared for StepLoop<D> {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, inputs, Self::checked_step)
+        self.run_each(plan, inputs, false, Self::checked_step)
+    }
+
+    fn prefetch(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<bool, ExecuteError> {
+        // Of several devices each takes a part of the batch.
+        let ahead = self.ahead.as_mut().filter(|_| self.connection.is_none());
+        let Some((ahead, planned)) = ahead.zip(self.plans.plans.get(plan)) else { return Ok(false) };
+        // SAFETY: the range behind the arena, which nothing else uses.
+        unsafe { ahead.start(&self.arena, plan, planned, inputs) }.map_err(ExecuteError::Device)
+    }
+
+    fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+        self.run_each(plan, inputs, true, Self::checked_step)
+    }
+
+    fn is_running(&self) -> bool {
+        self.device.is_running()
     }
 
     fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
@@ -465,7 +510,7 @@ impl<D: Device> Prepared for StepLoop<D> {
             }
             Ok(())
         };
-        self.run_each(plan, inputs, look)?;
+        self.run_each(plan, inputs, false, look)?;
         Ok(bad)
     }
 

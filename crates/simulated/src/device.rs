@@ -4,7 +4,7 @@ use plimsoll_cpu::{CpuDevice, CpuTarget};
 use plimsoll_graph::Numerics;
 use plimsoll_plan::{Kernel, KernelQuery, Link, Target, Unsupported};
 use plimsoll_runtime::arena::Arena;
-use plimsoll_runtime::{Device, Memory, Operands};
+use plimsoll_runtime::{Device, InputLane, Operands};
 use std::time::{Duration, Instant};
 
 /// The planner's view: the CPU's.
@@ -70,12 +70,44 @@ impl Device for SimulatedDevice {
     }
 
     unsafe fn copy_in(&self, memory: &Arena, offset: usize, from: &[u8]) -> Result<(), String> {
-        let start = Instant::now();
         // SAFETY: the caller's promise is passed on.
-        unsafe { memory.write(offset, from)? };
-        let moving = (from.len() as u128 * u128::from(self.link.load_ns_per_mib)) >> 20;
-        let time = Duration::from_nanos(moving as u64 + self.link.latency_ns);
-        std::thread::sleep(time.saturating_sub(start.elapsed()));
+        unsafe { pass(self.link, memory.at(offset, from.len()), from) };
+        Ok(())
+    }
+
+    fn input_lane(&self) -> Result<Option<Box<dyn InputLane>>, String> {
+        Ok(Some(Box::new(LinkLane(self.link))))
+    }
+}
+
+/// Copies bytes over a link.
+///
+/// # Safety
+/// The memory is valid, and nothing else uses it meanwhile.
+unsafe fn pass(link: Link, to: *mut u8, from: &[u8]) {
+    let start = Instant::now();
+    // SAFETY: the caller's promise; the slice is apart from a device's memory.
+    unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    let moving = (from.len() as u128 * u128::from(link.load_ns_per_mib)) >> 20;
+    let time = Duration::from_nanos(moving as u64 + link.latency_ns);
+    std::thread::sleep(time.saturating_sub(start.elapsed()));
+}
+
+/// Kernels have run when they are queued, so that nothing is beside them: a copy is done when it is started.
+struct LinkLane(Link);
+
+impl InputLane for LinkLane {
+    unsafe fn copy_in(&mut self, to: *mut u8, from: &[u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { pass(self.0, to, from) };
+        Ok(())
+    }
+
+    fn join(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<(), String> {
         Ok(())
     }
 }

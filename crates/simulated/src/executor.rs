@@ -34,6 +34,9 @@ const LINK: Link = Link {
 /// Resident stack and kernel-side records of a copy thread.
 const THREAD_BYTES: usize = 32 << 10;
 
+/// Inputs of so many bytes are copied ahead of their step.
+const PREFETCHED_BYTES: usize = 64 << 10;
+
 impl Simulated {
     /// An accelerator whose kernels run on so many threads with this machine's best instruction set.
     pub fn new(threads: usize) -> std::io::Result<Self> {
@@ -93,6 +96,10 @@ impl Executor for Simulated {
         let file_staging = Store::staging_bytes() + STAGING_BYTES + 2 * THREAD_BYTES;
         let file = self.spill.as_ref().map(|(_, disk)| tier(self.device.link.through(*disk), file_staging));
         Tiers { host: Some(host), file }
+    }
+
+    fn prefetches_from(&self) -> Option<usize> {
+        Some(PREFETCHED_BYTES)
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {

@@ -3,14 +3,15 @@
 use plimsoll_conformance::{executors, long_tests, on_gpu, synthetic, trained_states};
 use plimsoll_graph::Numerics;
 use plimsoll_nn::{AdamW, Model, zoo};
-use plimsoll_plan::sheet::PAGE_TABLES;
+use plimsoll_plan::sheet::{NEXT_BATCH, PAGE_TABLES};
 use plimsoll_plan::{
     ExecuteError, Executor, Kernel, KernelQuery, Link, PlanSet, Prepared, Target, Tier, Tiers, Unsupported,
 };
 use plimsoll_simulated::Simulated;
-use plimsoll_train::{Trainer, tally};
+use plimsoll_train::{Control, TrainEvent, Trainer, tally};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A link of 20 GiB a second each way, and a disk of 2 GiB: bits are tested here, not time.
 const LINK: Link = link(50_000);
@@ -174,6 +175,125 @@ fn what_a_device_takes_to_reach_host_memory_is_under_its_line() {
         offloaded += usize::from(taken > 0);
     }
     assert!(offloaded > 2, "{offloaded}");
+}
+
+/// An accelerator that says it computes until it is asked for a result, so that every batch is taken ahead that may be; it counts
+/// those whose inputs it was given ahead.
+struct Counting {
+    executor: Simulated,
+    prefetched: Arc<AtomicUsize>,
+}
+
+impl Executor for Counting {
+    fn target(&self) -> &dyn Target {
+        self.executor.target()
+    }
+
+    fn tiers(&self) -> Tiers {
+        self.executor.tiers()
+    }
+
+    fn prefetches_from(&self) -> Option<usize> {
+        self.executor.prefetches_from()
+    }
+
+    fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let (prefetched, least) = (self.prefetched.clone(), self.prefetches_from().unwrap_or(0));
+        Ok(Box::new(CountingPrepared { prepared: self.executor.prepare(plans)?, prefetched, least }))
+    }
+}
+
+struct CountingPrepared {
+    prepared: Box<dyn Prepared>,
+    prefetched: Arc<AtomicUsize>,
+    /// Bytes of an input that is given ahead.
+    least: usize,
+}
+
+impl Prepared for CountingPrepared {
+    fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+        self.prepared.run(plan, inputs)
+    }
+
+    fn prefetch(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<bool, ExecuteError> {
+        self.prepared.prefetch(plan, inputs)
+    }
+
+    fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+        self.prefetched.fetch_add(1, Ordering::Relaxed);
+        // Zeros in place of what it has already.
+        let zeros: Vec<Vec<u8>> = inputs.iter().map(|input| vec![0; input.len()]).collect();
+        let given = |(input, zeros)| if <[u8]>::len(input) >= self.least { zeros } else { input };
+        let inputs: Vec<&[u8]> =
+            inputs.iter().copied().zip(zeros.iter().map(Vec::as_slice)).map(given).collect();
+        self.prepared.run_prefetched(plan, &inputs)
+    }
+
+    fn is_running(&self) -> bool {
+        true
+    }
+
+    fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
+        self.prepared.read_output(plan, output, into)
+    }
+
+    fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
+        self.prepared.read_state(state, offset, into)
+    }
+
+    fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
+        self.prepared.write_state(state, offset, from)
+    }
+}
+
+/// Epochs of five batches, a validation after every fourth step, and a checkpoint after every third one.
+#[test]
+fn inputs_copied_ahead_of_their_step_change_no_bits() {
+    let (_, model, batch) = models().swap_remove(1);
+    let mut data = synthetic(&model, 5 * batch, batch, 5);
+    data.train = data.train.workers(2);
+    let prefetched = Arc::new(AtomicUsize::new(0));
+    let accelerator = || Counting {
+        executor: Simulated::with_link(1, LINK).expect("worker threads"),
+        prefetched: prefetched.clone(),
+    };
+    let settings = |trainer: Trainer, steps| trainer.steps(steps).validate_every(4);
+    let expected = trained_states(&settings(trainer(1, executors()[0].on(2)), 12), &data).unwrap();
+    for micro_batches in [1, 2] {
+        let run = || settings(trainer(1, accelerator()), 12).micro_batches(micro_batches);
+        let plan = run().plan(&data).unwrap();
+        let bytes = plan.sheet.outside_bytes(NEXT_BATCH);
+        assert!(bytes >= batch * 28 * 28 * 4, "{bytes}");
+        let outside: usize = plan.sheet.outside.iter().map(|entry| entry.bytes).sum();
+        assert_eq!(plan.sheet.arena_bytes + outside, plan.sheet.total_bytes);
+        assert!(trained_states(&run(), &data).unwrap() == expected, "{micro_batches} micro-batches");
+        // Not before a validation, the end of an epoch, or the end of the run.
+        assert_eq!(prefetched.swap(0, Ordering::Relaxed), 7);
+        // A line without room for them.
+        let line = plan.sheet.total_bytes - 1;
+        let plan = run().device_line(line).plan(&data).unwrap();
+        assert_eq!(plan.sheet.outside_bytes(NEXT_BATCH), 0);
+        assert!(trained_states(&run().device_line(line), &data).unwrap() == expected);
+        assert_eq!(prefetched.swap(0, Ordering::Relaxed), 0);
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("inputs_ahead");
+    let _ = std::fs::remove_dir_all(&folder);
+    let run = || settings(trainer(1, accelerator()), 12).checkpoints(&folder, Some(3));
+    let mut session = run().plan(&data).unwrap().start().unwrap();
+    session.fit_with(&mut |event| stop_after(event, 6)).unwrap();
+    let mut session = run().plan(&data).unwrap().start().unwrap();
+    session.resume(&folder).unwrap();
+    session.fit().unwrap();
+    for (name, bytes) in &expected {
+        assert!(session.state(name).unwrap().as_bytes() == *bytes, "{name}");
+    }
+}
+
+fn stop_after(event: &TrainEvent<'_>, steps: u64) -> Control {
+    match event {
+        TrainEvent::Step { step, .. } if *step >= steps => Control::Stop,
+        _ => Control::Continue,
+    }
 }
 
 /// On a GPU, lines change no bits: rematerialization, offload to host memory and chunked updates are queued on streams, where a

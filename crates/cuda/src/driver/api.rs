@@ -37,6 +37,7 @@ library! {
         cuStreamCreate(*mut Handle, c_uint) -> c_int;
         cuStreamDestroy_v2(Handle) -> c_int;
         cuStreamSynchronize(Handle) -> c_int;
+        cuStreamQuery(Handle) -> c_int;
         cuStreamWaitEvent(Handle, Handle, c_uint) -> c_int;
         cuEventCreate(*mut Handle, c_uint) -> c_int;
         cuEventDestroy_v2(Handle) -> c_int;
@@ -46,8 +47,27 @@ library! {
         cuModuleUnload(Handle) -> c_int;
         cuModuleGetFunction(*mut Handle, Handle, *const c_char) -> c_int;
         cuFuncGetAttribute(*mut c_int, c_int, Handle) -> c_int;
-        cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> c_int;
+        cuLaunchKernelEx(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void) -> c_int;
     }
+}
+
+/// How a kernel is launched.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    pub blocks: [c_uint; 3],
+    pub threads: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub stream: Handle,
+    pub attributes: *const LaunchAttribute,
+    pub attribute_count: c_uint,
+}
+
+/// An attribute of a launch: its number, and its value in the first bytes.
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    pub id: c_int,
+    pub padding: c_int,
+    pub value: [u64; 8],
 }
 
 /// Attributes of a device that are asked for.

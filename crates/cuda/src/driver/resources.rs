@@ -1,8 +1,9 @@
 //! What a context owns: memory, streams, events, modules. Each is released when it is dropped; errors of releasing are
 //! those of a lost device, which every other call reports.
 
-use super::api::{Address, Handle};
+use super::api::{Address, Handle, LaunchAttribute, LaunchConfig};
 use super::{Context, CudaError};
+use crate::kernels::WAITING_KERNELS;
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
@@ -12,8 +13,15 @@ const EVENT_WITHOUT_TIME: c_uint = 2;
 const STREAM_OF_ITS_OWN: c_uint = 1;
 /// Host memory that every context may copy from and to.
 const HOST_MEMORY_FOR_ALL: c_uint = 1;
+/// The code of a stream that has work to do.
+const NOT_READY: i32 = 600;
 /// A function's attribute: bytes of stack that a thread needs.
 const LOCAL_BYTES: i32 = 3;
+
+/// A launch's attribute: it may begin while the kernel before it in its stream ends, and waits for it by itself
+/// (`kernels::device_source`).
+const BESIDE_THE_LAST: LaunchAttribute =
+    LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 
 /// Device memory.
 pub(crate) struct DeviceMemory {
@@ -124,6 +132,13 @@ impl Stream {
         self.context.check("cuStreamSynchronize", code)
     }
 
+    /// Whether it has work to do. An error is not told here, but by whatever is queued next.
+    pub fn is_running(&self) -> bool {
+        // SAFETY: the stream is alive.
+        self.context.enter().is_ok()
+            && unsafe { (self.context.driver.api.cuStreamQuery)(self.handle) } == NOT_READY
+    }
+
     /// What is queued from now on waits for an event.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.context.enter()?;
@@ -179,10 +194,11 @@ impl Stream {
         self.context.check("cuMemsetD8Async", code)
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel. Where the GPU can, it is made ready while the kernel before it ends.
     ///
     /// # Safety
-    /// The function takes such parameters, and what it does to memory with them is right.
+    /// The function takes such parameters, and what it does to memory with them is right. It was compiled from a
+    /// [`device_source`](crate::kernels::device_source).
     pub unsafe fn launch(
         &self,
         function: Handle,
@@ -191,24 +207,24 @@ impl Stream {
         parameters: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
         self.context.enter()?;
-        let [x, y, z] = blocks;
+        let config = LaunchConfig {
+            blocks,
+            threads: [threads, 1, 1],
+            shared_bytes: 0,
+            stream: self.handle,
+            attributes: &BESIDE_THE_LAST,
+            attribute_count: u32::from(self.context.gpu.capability >= WAITING_KERNELS),
+        };
         // SAFETY: the caller's promise.
         let code = unsafe {
-            (self.context.driver.api.cuLaunchKernel)(
+            (self.context.driver.api.cuLaunchKernelEx)(
+                &config,
                 function,
-                x,
-                y,
-                z,
-                threads,
-                1,
-                1,
-                0,
-                self.handle,
                 parameters.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
         };
-        self.context.check("cuLaunchKernel", code)
+        self.context.check("cuLaunchKernelEx", code)
     }
 }
 

@@ -32,6 +32,26 @@ use plimsoll_plan::KernelQuery;
 /// What comes before every kernel's source: element types and their conversions.
 pub const PRELUDE: &str = include_str!("prelude.cu");
 
+/// The compute capability from which on a kernel can wait for the one before it.
+pub(crate) const WAITING_KERNELS: (u32, u32) = (9, 0);
+
+/// What a kernel does first, where it can: it lets the next one be made ready as soon as all its own blocks run, and waits until the
+/// one before it has ended and all that it wrote is seen. As each one waits, all before it have ended.
+const WAIT: &str = "
+#if __CUDA_ARCH__ >= 900
+    asm volatile(\"griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;\" ::: \"memory\");
+#endif
+";
+
+/// What is compiled for a device: a kernel's source behind the prelude, which waits for the kernel before it.
+pub(crate) fn device_source(source: &str) -> String {
+    let body = source.find("__global__").and_then(|start| Some(start + source[start..].find('{')? + 1));
+    match body.map(|body| source.split_at(body)) {
+        Some((head, body)) => [PRELUDE, "\n", head, WAIT, body].concat(),
+        None => [PRELUDE, "\n", source].concat(),
+    }
+}
+
 /// The launches for a node, if there are kernels for it.
 pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
     // Runs are on one device: blocks only matter where the batch can be split, and one block fills the device better.

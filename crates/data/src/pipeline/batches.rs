@@ -1,12 +1,13 @@
 //! A running pipeline as its consumer sees it: batches in order.
 
-use super::run_state::{Dispatcher, Filling, Shared, State, lock, wait};
+use super::run_state::{Dispatcher, Filling, Shared, State, lock, wait, wait_for};
 use crate::core::schema::check_types;
 use crate::{Batch, Cursor, DataError, Field, Pipeline, Schema, Workers};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// Address space of a worker's stack; only touched pages are resident.
 const STACK_SPACE: usize = 1 << 20;
@@ -17,6 +18,8 @@ const MAX_AHEAD: usize = 1 << 16;
 /// How many batches in a row the consumer waits for before another worker joins, and how many come unevenly before there
 /// is another batch.
 const PATIENCE: u32 = 2;
+/// How often a wait looks whether it may go on.
+const POLL: Duration = Duration::from_millis(1);
 
 /// The batches of a running [`Pipeline`], epoch after epoch. Dropping it stops its threads.
 ///
@@ -187,8 +190,7 @@ impl Batches {
                 self.cursor = Cursor { epoch: self.cursor.epoch.wrapping_add(1), example: 0 };
                 return Ok(None);
             }
-            let is_next = |f: &Filling| f.closed && f.sequence == self.sequence && f.done == f.rows;
-            if let Some(slot) = state.filling.iter().position(is_next) {
+            if let Some(slot) = state.complete(self.sequence) {
                 break slot;
             }
             if let Some((_, error)) = state.fatal.take_if(|(sequence, _)| *sequence == self.sequence) {
@@ -227,6 +229,45 @@ impl Batches {
         batch.set(filling.bucket, filling.rows, filling.first, filling.after);
         (self.lent, self.sequence) = (Some(slot), self.sequence + 1);
         Ok(Some(batch))
+    }
+
+    /// The batch that is lent, if one is.
+    pub fn lent(&self) -> Option<&Batch> {
+        self.lent.map(|slot| &self.ring[slot])
+    }
+
+    /// Waits until workers have the next batch ready, as long as `may_wait` says, which is asked every millisecond. Returns whether it
+    /// is ready: then [`Batches::next`] returns it at once. It is not at the end of an epoch, after an error, or where
+    /// there are no workers.
+    ///
+    /// ```
+    /// use plimsoll_data::{Cursor, OpenOptions, open};
+    /// let digits = open("mnist", &OpenOptions::default())?;
+    /// let mut batches = digits.test.clone().workers(1).batch(1250).start(Cursor::default())?;
+    /// for start in [0, 1250] {
+    ///     assert!(batches.wait_ready(|| true));
+    ///     assert_eq!(batches.next()?.map(|batch| batch.first_example()), Some(start));
+    /// }
+    /// assert!(!batches.wait_ready(|| true)); // the epoch ends
+    /// assert!(batches.next()?.is_none());
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn wait_ready(&self, mut may_wait: impl FnMut() -> bool) -> bool {
+        if self.failed || self.threads.is_empty() {
+            return false;
+        }
+        let mut state = self.shared.state();
+        loop {
+            if let Some(slot) = state.complete(self.sequence) {
+                return state.filling[slot].error.is_none() && state.ends.front() != Some(&self.sequence);
+            }
+            let over = state.ends.front() == Some(&self.sequence) || state.end == Some(self.sequence);
+            let failed = state.fatal.as_ref().is_some_and(|(sequence, _)| *sequence == self.sequence);
+            if over || failed || !may_wait() {
+                return false;
+            }
+            state = wait_for(&self.shared.ready, state, POLL);
+        }
     }
 
     /// Adds a batch to the ring. Where the system has no memory for it, the ring stays as it is.

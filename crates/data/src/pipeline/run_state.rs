@@ -6,6 +6,7 @@ use crate::{Cursor, DataError, Stream};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// What the consumer and the workers of a running pipeline share.
 pub(super) struct Shared {
@@ -94,6 +95,15 @@ pub(super) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> Mute
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
+/// As [`wait`], for so long at most.
+pub(super) fn wait_for<'a, T>(
+    condition: &Condvar,
+    guard: MutexGuard<'a, T>,
+    time: Duration,
+) -> MutexGuard<'a, T> {
+    condition.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
+}
+
 impl Dispatcher {
     /// Skips a bad record of the stream.
     pub fn skip_record(&mut self) {
@@ -103,6 +113,12 @@ impl Dispatcher {
 }
 
 impl State {
+    /// The slot of a batch that is complete.
+    pub fn complete(&self, sequence: u64) -> Option<usize> {
+        let is_complete = |f: &Filling| f.closed && f.sequence == sequence && f.done == f.rows;
+        self.filling.iter().position(is_complete)
+    }
+
     /// Whether no row is in progress, and none will be before a batch is released.
     pub fn is_idle(&self) -> bool {
         let full = || self.filling.iter().all(|f| f.closed && f.sequence >= self.released);

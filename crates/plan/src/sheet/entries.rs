@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub const BATCH_BUFFERS: &str = "batch buffers";
 /// Batches prefetched beyond those, if they turn out to be needed.
 pub const BATCHES_AHEAD: &str = "batches ahead";
+/// Large inputs of the next batch, in the memory of a device.
+pub const NEXT_BATCH: &str = "next batch";
 /// The stacks of input workers.
 pub const INPUT_STACKS: &str = "input stacks";
 /// A model's outputs.

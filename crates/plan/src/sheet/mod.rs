@@ -8,8 +8,8 @@ mod words;
 
 pub(crate) use build::load_sheet;
 pub use entries::{
-    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, PAGE_TABLES, PLANNING,
-    STATE_BUFFER, TRACE, process_heap, process_planning,
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, NEXT_BATCH, OUTPUTS, PAGE_TABLES,
+    PLANNING, STATE_BUFFER, TRACE, process_heap, process_planning,
 };
 pub(crate) use entries::{
     graphs_heap_bytes, heap_cap, host_mapping, largest_arena, link_staging, page_tables, planning,
@@ -181,6 +181,11 @@ impl LoadSheet {
         if let Some(host) = &mut self.host {
             return host.add_outside(entry);
         }
+        self.add_computing(entry);
+    }
+
+    /// Adds an entry of the computing space, outside the arena.
+    pub fn add_computing(&mut self, entry: Entry) {
         self.total_bytes = self.total_bytes.saturating_add(entry.bytes);
         self.outside.push(entry);
     }

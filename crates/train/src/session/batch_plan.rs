@@ -36,6 +36,16 @@ pub(super) struct OutputSlot {
     pub bytes: usize,
 }
 
+/// How a plan runs on a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    Plain,
+    /// The executor was given the batch's large inputs ahead, since the last run.
+    Prefetched,
+    /// Up to the first node that writes a number that is not finite.
+    UntilBad,
+}
+
 #[derive(Clone, Copy)]
 enum InputRole {
     Input(usize),
@@ -100,13 +110,13 @@ impl Session {
         })
     }
 
-    /// Runs a plan on a batch. Returns the sum of its rows' weights, for averaging over batches, and with `check_finite` the
+    /// Runs a plan on a batch. Returns the sum of its rows' weights, for averaging over batches, and of [`Run::UntilBad`] the
     /// first node that wrote a number that is not finite.
     pub(super) fn run_plan(
         &mut self,
         plan: usize,
         batch: &Batch,
-        check_finite: bool,
+        how: Run,
     ) -> Result<(f64, Option<NodeId>), TrainError> {
         let batch_plan = &self.batch_plans[plan];
         let weight = self.feed.fill(batch_plan.batch.model, batch, self.trainer.seed, self.steps_done)?;
@@ -129,12 +139,29 @@ impl Session {
             };
         }
         let inputs = &inputs[..batch_plan.inputs.len()];
-        if check_finite {
-            return Ok((weight, self.prepared.run_until_bad(plan, inputs)?));
+        match how {
+            Run::Plain => self.prepared.run(plan, inputs)?,
+            Run::Prefetched => self.prepared.run_prefetched(plan, inputs)?,
+            Run::UntilBad => return Ok((weight, self.prepared.run_until_bad(plan, inputs)?)),
         }
-        self.prepared.run(plan, inputs)?;
         self.ran = Some(plan);
         Ok((weight, None))
+    }
+
+    /// Lets the executor copy the large inputs of the next training batch to its device, beside the step that it computes.
+    /// Returns how the batch is to run.
+    pub(super) fn prefetch(&mut self, batch: &Batch, least: usize) -> Result<Run, TrainError> {
+        // A batch without a plan is an error when its turn comes.
+        let Ok(plan) = self.find_plan(BatchKind::Train, batch) else { return Ok(Run::Plain) };
+        let roles = &self.batch_plans[plan].inputs;
+        let mut inputs: [&[u8]; MAX_INPUTS] = [&[]; MAX_INPUTS];
+        for (slot, role) in inputs.iter_mut().zip(roles) {
+            if let InputRole::Input(i) = *role {
+                *slot = batch.input(i).filter(|bytes| bytes.len() >= least).unwrap_or(&[]);
+            }
+        }
+        let taken = self.prepared.prefetch(plan, &inputs[..roles.len()])?;
+        Ok(if taken { Run::Prefetched } else { Run::Plain })
     }
 
     /// The loss of the batch that ran last; NaN where the plan computes none.

@@ -1,5 +1,6 @@
 //! Divergence: a loss, gradient or parameter that is not finite, and the layer it came from.
 
+use super::batch_plan::Run;
 use super::callback::Listeners;
 use super::init::{clear, initialize};
 use super::{Control, Plateau, Schedule, Session, TrainEvent};
@@ -143,7 +144,8 @@ impl Session {
             self.update_settings(plan)?;
             // Steps that f16 skips hold infinities legitimately, except the last one.
             let check_finite = self.scale()?.is_none() || self.steps_done + 1 == until;
-            if let Some(node) = self.run_plan(plan, batch, check_finite)?.1 {
+            let how = if check_finite { Run::UntilBad } else { Run::Plain };
+            if let Some(node) = self.run_plan(plan, batch, how)?.1 {
                 // Nodes are numbered device by device.
                 let mut nodes = self.parts.iter().flat_map(|part| &part.plans[plan].graph.nodes);
                 let origin = nodes.nth(node.index()).map(|node| {

@@ -1,6 +1,6 @@
 //! Evaluation and prediction.
 
-use super::batch_plan::OutputSlot;
+use super::batch_plan::{OutputSlot, Run};
 use super::{Control, Evaluation, Saved, Session};
 use crate::metrics::{Accuracy, Decision, Metric, Outputs, Rows, Targets};
 use crate::{BatchKind, Progress, TrainError};
@@ -196,7 +196,7 @@ impl Session {
             examples += batch.examples() as u64;
             if groups.is_own() {
                 let plan = self.find_plan(BatchKind::Evaluate, batch)?;
-                let (weight, _) = self.run_plan(plan, batch, false)?;
+                let (weight, _) = self.run_plan(plan, batch, Run::Plain)?;
                 let found = self.read_loss(plan)?;
                 group.weights += weight;
                 match self.batch_plans[plan].continues_loss {
@@ -297,7 +297,7 @@ impl Session {
 
     /// The outputs for a batch of a plan's size.
     fn predict_planned(&mut self, plan: usize, batch: &Batch) -> Result<Vec<Tensor>, TrainError> {
-        self.run_plan(plan, batch, false)?;
+        self.run_plan(plan, batch, Run::Plain)?;
         let read = |(i, output): (usize, &WholeOutput)| {
             let mut tensor = Tensor::zeros(output.ty.clone());
             self.prepared.read_output(plan, i, tensor.as_bytes_mut())?;

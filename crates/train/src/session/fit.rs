@@ -1,5 +1,6 @@
 //! The training loop: steps, validations, checkpoints.
 
+use super::batch_plan::Run;
 use super::callback::Listeners;
 use super::log::StepLog;
 use super::trace::TracedStep;
@@ -8,7 +9,7 @@ use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Saved,
 use crate::TrainError;
 use crate::metrics::reported_figures;
 use crate::trainer::agree;
-use plimsoll_data::{Batches, Pipeline};
+use plimsoll_data::{Batches, Cursor, Pipeline};
 use std::time::Instant;
 
 impl Session {
@@ -68,6 +69,8 @@ impl Session {
         let mut log = StepLog::new(self.steps_done - self.schedule_start);
         let mut guard = Guard::new(&self.trainer, &self.plans.sheet);
         let (mut evaluation, mut ending, mut last_loss) = (None, Ending::Done, f64::NAN);
+        // How the batch runs that was taken ahead of its step, if one was.
+        let mut ahead = None;
         // The run was interrupted before a validation that was due.
         if control < Control::Stop && self.validated < self.steps_done && self.is_due(log.done()) {
             let (figures, request);
@@ -84,14 +87,27 @@ impl Session {
                 trace.begin(self.trainer.watch.as_ref().and_then(|watch| watch.held()));
             }
             let start = Instant::now();
-            let Some(batch) = batches.next()? else {
+            let how = ahead.take();
+            let batch = if how.is_some() { batches.lent() } else { batches.next()? };
+            let Some(batch) = batch else {
                 self.cursor = batches.cursor();
                 continue;
             };
             let (data, examples, after) = (start.elapsed(), batch.examples(), batch.after());
             self.callback_scale = listeners.scale(log.done(), steps);
-            let loss = match self.run_step(batch) {
-                Ok(loss) => loss,
+            let running = self.begin_step(batch, how.unwrap_or(Run::Plain));
+            let step = log.done() + 1;
+            let taken = match running.is_ok() && step < steps && !self.is_due_at(step, after) {
+                true => self.take_ahead(&mut batches),
+                false => Ok(None),
+            };
+            // An error of the step comes before one of the next batch.
+            let loss = running.and_then(|running| self.end_step(running));
+            let loss = match loss.and_then(|loss| Ok((loss, taken?))) {
+                Ok((loss, taken)) => {
+                    ahead = taken;
+                    loss
+                }
                 Err(error) => {
                     self.trace = None;
                     // The replay starts a pipeline of its own: two would hold more than was planned.
@@ -102,7 +118,6 @@ impl Session {
             (self.cursor, evaluation, last_loss) = (after, None, loss);
             let time = start.elapsed();
             log.step(loss, examples, [time, data], self.prepared.extra());
-            let step = log.done();
             let epoch = self.epoch(step);
             let scale = self.scale()?;
             let held = self.trainer.watch.as_ref().and_then(|watch| watch.held());
@@ -225,10 +240,26 @@ impl Session {
 
     /// Whether a validation is due after this many steps of the run.
     pub(super) fn is_due(&self, step: u64) -> bool {
+        self.is_due_at(step, self.cursor)
+    }
+
+    /// As [`Session::is_due`], where the data is at this position then.
+    fn is_due_at(&self, step: u64, cursor: Cursor) -> bool {
         match self.trainer.validate_every.or(self.trainer.steps_per_epoch) {
             Some(every) => step > 0 && step.is_multiple_of(every.max(1)),
-            None => self.cursor.example >= self.train_examples,
+            None => cursor.example >= self.train_examples,
         }
+    }
+
+    /// Takes the next batch while a device computes the step before, if workers have it ready before that is over, and copies its large
+    /// inputs to the device. Returns how it is to run, if it was taken. For plans with memory for it.
+    fn take_ahead(&mut self, batches: &mut Batches) -> Result<Option<Run>, TrainError> {
+        let Some(least) = self.prefetches_from else { return Ok(None) };
+        let prepared = &self.prepared;
+        if !batches.wait_ready(|| prepared.is_running()) {
+            return Ok(None);
+        }
+        batches.next()?.map(|batch| self.prefetch(batch, least)).transpose()
     }
 
     /// The epoch, from 0, of a step of the run, from 1.

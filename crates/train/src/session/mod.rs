@@ -45,6 +45,7 @@ use feed::Feed;
 use init::initialize;
 use plimsoll_data::{Batches, Cursor, Dataset, Pipeline};
 use plimsoll_nn::{LOSS_SCALE, Model, SKIPPED_STEPS};
+use plimsoll_plan::sheet::NEXT_BATCH;
 use plimsoll_plan::{PlanSet, Prepared, Whole, exchange_order};
 use plimsoll_runtime::{ReplicaDevice, prepare_placed, prepare_replicas};
 use plimsoll_transform::OwnedState;
@@ -67,6 +68,8 @@ pub struct Session {
     /// States that one process of several updates.
     owned: Vec<OwnedState>,
     prepared: Box<dyn Prepared>,
+    /// Inputs of at least so many bytes are given to it ahead of their step; none if the plan has no memory for them.
+    prefetches_from: Option<usize>,
     /// The bounce buffer for states on their way to and from files.
     buffer: RefCell<Vec<u8>>,
     batch_plans: Vec<BatchPlan>,
@@ -160,6 +163,8 @@ impl Session {
         let trace = trainer.trace.as_ref().map(StepTrace::create).transpose()?;
         let owned = trainer.owned_states()?;
         let mut prepared = prepare(&trainer, &data, &plans, &owned, others, &whole)?;
+        let prefetches_from = trainer.chosen_executor().prefetches_from();
+        let prefetches_from = prefetches_from.filter(|_| plans.sheet.outside_bytes(NEXT_BATCH) > 0);
         let mut buffer = Vec::with_capacity(STATE_BUFFER_BYTES);
         let values = trainer.model.initial_values();
         initialize(prepared.as_mut(), &whole.states, trainer.seed, values, &mut buffer, |bytes, of| {
@@ -179,6 +184,7 @@ impl Session {
             whole,
             owned,
             prepared,
+            prefetches_from,
             buffer: RefCell::new(buffer),
             batch_plans,
             settings: vec![0.0; setting_count],

@@ -1,16 +1,26 @@
 //! One optimizer step, and the loss scale of f16.
 
+use super::batch_plan::Run;
 use super::{Diverged, Scale, Session};
 use crate::{BatchKind, TrainError};
 use plimsoll_data::Batch;
 use plimsoll_nn::{MIN_LOSS_SCALE, gradient_name, push_number};
 use plimsoll_tensor::{DType, Tensor};
 
+/// A step that a device may still compute.
+pub(super) struct BegunStep {
+    plan: usize,
+    /// From before the step.
+    poisoned: bool,
+    before: Option<Scale>,
+}
+
 impl Session {
     /// One training step on a batch; returns its loss.
     pub fn train_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
         self.replayable = false;
-        self.run_step(batch)
+        let begun = self.begin_step(batch, Run::Plain)?;
+        self.end_step(begun)
     }
 
     /// Multiplies the learning rate of the optimizer and its schedule from the next step on, for a loop of your own; a
@@ -37,12 +47,19 @@ impl Session {
         self.callback_scale = scale;
     }
 
-    /// As [`Session::train_step`], of a run that follows from the trainer alone.
-    pub(super) fn run_step(&mut self, batch: &Batch) -> Result<f64, TrainError> {
+    /// Begins a step on a batch, which is not needed any more when this returns. A device may compute it beside the host, until
+    /// [`Session::end_step`] waits for it.
+    pub(super) fn begin_step(&mut self, batch: &Batch, how: Run) -> Result<BegunStep, TrainError> {
         let plan = self.find_plan(BatchKind::Train, batch)?;
         self.update_settings(plan)?;
         let (poisoned, before) = (self.poisoned, self.scale()?);
-        self.run_plan(plan, batch, false)?;
+        self.run_plan(plan, batch, how)?;
+        Ok(BegunStep { plan, poisoned, before })
+    }
+
+    /// Ends a step; returns its loss.
+    pub(super) fn end_step(&mut self, begun: BegunStep) -> Result<f64, TrainError> {
+        let BegunStep { plan, poisoned, before } = begun;
         let loss = self.read_loss(plan)?;
         // The loss itself is not scaled. A skipped step means a gradient overflowed, which half the scale may cure, unless
         // the scale was already the smallest.

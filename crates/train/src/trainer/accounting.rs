@@ -7,8 +7,8 @@ use super::{BatchKind, BatchType, Trainer};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, Pipeline, catalogue};
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
-use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, OUTPUTS, TRACE};
-use plimsoll_plan::{Entry, LoadSheet, STATE_PIECE};
+use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, NEXT_BATCH, OUTPUTS, TRACE};
+use plimsoll_plan::{BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier};
 use plimsoll_trace::BUFFER_BYTES;
 use plimsoll_transform::{LOSS, Shard};
 use std::sync::Arc;
@@ -144,6 +144,44 @@ impl Trainer {
         let bytes = pipeline.batch_bytes().checked_mul(more).filter(|bytes| *bytes > 0)?;
         let how = format!("up to {more} × {} examples, if the loop waits for them", pipeline.batch_size());
         Some(Entry::new(BATCHES_AHEAD, bytes, how))
+    }
+
+    /// Accounts for large inputs of the next batch in a device's memory, which are copied there while a step computes, where its line
+    /// has room for them and workers read the batches.
+    pub(super) fn add_next_batch(&self, data: &Dataset, plans: &mut PlanSet) {
+        let executor = self.chosen_executor();
+        let Some(least) = executor.prefetches_from().filter(|_| self.computes_on_device()) else { return };
+        let trains = self.replication.is_none() && self.kinds.contains(&BatchKind::Train);
+        if !trains || self.training_batches(data).worker_count() == 0 {
+            return;
+        }
+        let fields = self.max_over_models(|model| model.inputs().len());
+        let is_input = |name: &str| (0..fields).any(|i| step::input_name(i) == name);
+        // Each is at a multiple of the alignment, behind the arena.
+        let of = |plan: &ExecutionPlan| -> usize {
+            let bytes = plan.buffers.iter().map(|buffer| match buffer.kind {
+                BufferKind::Input(i) if buffer.bytes >= least && is_input(&plan.graph.inputs[i].name) => {
+                    buffer.bytes.next_multiple_of(plans.alignment)
+                }
+                _ => 0,
+            });
+            bytes.sum()
+        };
+        let inputs = plans.plans.iter().map(of).max().unwrap_or(0);
+        if inputs == 0 {
+            return;
+        }
+        let bytes = inputs + plans.arena_bytes.next_multiple_of(plans.alignment) - plans.arena_bytes;
+        // Without a line there is room.
+        let copy_us = executor.tiers().ns(Tier::Host, Direction::Load, inputs) / 1_000;
+        let sheet = &mut plans.sheet;
+        sheet.unlimited_ns = sheet.unlimited_ns.saturating_sub(copy_us * 1_000);
+        if sheet.total_bytes.checked_add(bytes).is_some_and(|total| total <= sheet.line_bytes) {
+            sheet.add_computing(Entry::new(NEXT_BATCH, bytes, "large inputs, copied while a step computes"));
+            if let Some(row) = sheet.plans.first_mut() {
+                row.predicted_us = row.predicted_us.saturating_sub(copy_us).max(copy_us);
+            }
+        }
     }
 
     /// A pipeline that prefetches no more than the load sheet accounts for. The entry belongs to training, or to the other

@@ -174,6 +174,7 @@ impl Trainer {
                 if let Some(entry) = self.prefetch_entry(data, &plans.sheet) {
                     plans.sheet.add_outside(entry);
                 }
+                self.add_next_batch(data, plans);
                 plans.sheet.notes.extend(self.precision_note(plans));
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {
