@@ -1,7 +1,7 @@
 //! The step loop: runs the steps of a plan in order, and waits for transfers where there is a hazard.
 
 use super::checked::ShadowArena;
-use super::device::{Device, Memory, Operands};
+use super::device::{Device, Input, KernelSession, Memory, Operands};
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
@@ -37,7 +37,7 @@ pub fn prepare<D: Device + 'static>(
     device: Arc<D>,
     queues: impl FnOnce(&PlanSet) -> Result<Queues, ExecuteError>,
     options: &Options,
-) -> Result<Box<dyn Prepared>, ExecuteError> {
+) -> Result<Box<dyn KernelSession>, ExecuteError> {
     // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
     if plans.numerics != target.numerics() {
         let other = &plans.target;
@@ -88,6 +88,29 @@ pub fn prepare<D: Device + 'static>(
         reads: Vec::with_capacity(most_reads),
         writes: Vec::with_capacity(most_writes),
     }))
+}
+
+/// The inputs of a run.
+#[derive(Clone, Copy)]
+enum Inputs<'a> {
+    Host(&'a [&'a [u8]]),
+    Anywhere(&'a [Input<'a>]),
+}
+
+impl<'a> Inputs<'a> {
+    fn count(self) -> usize {
+        match self {
+            Self::Host(inputs) => inputs.len(),
+            Self::Anywhere(inputs) => inputs.len(),
+        }
+    }
+
+    fn get(self, i: usize) -> Input<'a> {
+        match self {
+            Self::Host(inputs) => Input::Host(inputs[i]),
+            Self::Anywhere(inputs) => inputs[i],
+        }
+    }
 }
 
 /// Plans with their arena, ready to run.
@@ -256,7 +279,7 @@ impl<D: Device> StepLoop<D> {
     fn run_each(
         &mut self,
         plan: usize,
-        inputs: &[&[u8]],
+        inputs: Inputs<'_>,
         mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
         if plan >= self.plans.plans.len() {
@@ -373,11 +396,11 @@ impl<D: Device> StepLoop<D> {
         }
     }
 
-    fn copy_inputs(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+    fn copy_inputs(&mut self, plan: usize, inputs: Inputs<'_>) -> Result<(), ExecuteError> {
         let part = self.connection.as_ref().and_then(|connection| connection.parts[plan]);
         let plan = &self.plans.plans[plan];
-        if inputs.len() != plan.graph.inputs.len() {
-            let (wants, has) = (plan.graph.inputs.len(), inputs.len());
+        if inputs.count() != plan.graph.inputs.len() {
+            let (wants, has) = (plan.graph.inputs.len(), inputs.count());
             return Err(ExecuteError::Input(format!(
                 "the plan `{}` takes {wants} inputs, {has} were given",
                 plan.name
@@ -386,18 +409,32 @@ impl<D: Device> StepLoop<D> {
         for buffer in &plan.buffers {
             match buffer.kind {
                 BufferKind::Input(i) if plan.graph.inputs[i].batched && part.is_some() => {
-                    self.copy_part(plan, part, buffer, inputs[i])?;
+                    let Input::Host(batch) = inputs.get(i) else {
+                        let reason = "a batch that several devices share is in host memory";
+                        return Err(ExecuteError::Input(reason.into()));
+                    };
+                    self.copy_part(plan, part, buffer, batch)?;
                     Ok(())
                 }
                 BufferKind::Input(i) => {
-                    if inputs[i].len() != buffer.bytes {
-                        let (name, wants, has) = (&plan.graph.inputs[i].name, buffer.bytes, inputs[i].len());
+                    let input = inputs.get(i);
+                    if input.bytes() != buffer.bytes {
+                        let (name, wants, has) = (&plan.graph.inputs[i].name, buffer.bytes, input.bytes());
                         return Err(ExecuteError::Input(format!(
                             "input `{name}` takes {wants} bytes, {has} were given"
                         )));
                     }
-                    // SAFETY: no transfer uses inputs.
-                    unsafe { self.device.copy_in(&self.arena, buffer.offset, inputs[i]) }
+                    match input {
+                        // SAFETY: no transfer uses inputs.
+                        Input::Host(bytes) => unsafe {
+                            self.device.copy_in(&self.arena, buffer.offset, bytes)
+                        },
+                        Input::Device(_, 0) => Ok(()),
+                        // SAFETY: nor these, and what is outside the arena is valid by the promise of who runs.
+                        Input::Device(from, bytes) => unsafe {
+                            self.device.copy(from, self.arena.at(buffer.offset, bytes), bytes)
+                        },
+                    }
                 }
                 // SAFETY: nor accumulators, which start at zero.
                 BufferKind::Accumulator(_) => unsafe { self.arena.fill(buffer.offset, buffer.bytes, 0) },
@@ -431,6 +468,15 @@ impl<D: Device> StepLoop<D> {
         Ok(())
     }
 
+    /// The buffer of an output of so many bytes.
+    fn output_buffer(&self, plan: usize, output: usize, bytes: usize) -> Result<&Buffer, ExecuteError> {
+        let found = self.plans.plans.get(plan);
+        let buffer = found.and_then(|p| p.outputs.get(output).map(|id| &p.buffers[id.index()]));
+        buffer.filter(|b| b.bytes == bytes).ok_or_else(|| {
+            ExecuteError::Input(format!("plan {plan} has no output {output} of {bytes} bytes"))
+        })
+    }
+
     /// Where a range of a state's bytes is.
     fn state_home(&self, state: usize, offset: usize, bytes: usize) -> Result<StateHome, ExecuteError> {
         let found = self.plans.states.get(state);
@@ -449,7 +495,7 @@ impl<D: Device> StepLoop<D> {
 
 impl<D: Device> Prepared for StepLoop<D> {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, inputs, Self::checked_step)
+        self.run_each(plan, Inputs::Host(inputs), Self::checked_step)
     }
 
     fn run_until_bad(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<Option<NodeId>, ExecuteError> {
@@ -465,7 +511,7 @@ impl<D: Device> Prepared for StepLoop<D> {
             }
             Ok(())
         };
-        self.run_each(plan, inputs, look)?;
+        self.run_each(plan, Inputs::Host(inputs), look)?;
         Ok(bad)
     }
 
@@ -474,12 +520,7 @@ impl<D: Device> Prepared for StepLoop<D> {
     }
 
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
-        let found = self.plans.plans.get(plan);
-        let buffer = found.and_then(|p| p.outputs.get(output).map(|id| &p.buffers[id.index()]));
-        let buffer = buffer.filter(|b| b.bytes == into.len());
-        let buffer = buffer.ok_or_else(|| {
-            ExecuteError::Input(format!("plan {plan} has no output {output} of {} bytes", into.len()))
-        })?;
+        let buffer = self.output_buffer(plan, output, into.len())?;
         // SAFETY: no step runs and no load is in flight, so nothing writes to the arena.
         unsafe { self.arena.read(buffer.offset, into) }.map_err(ExecuteError::Device)
     }
@@ -507,5 +548,27 @@ impl<D: Device> Prepared for StepLoop<D> {
                 self.transfers.queue(tier)?.write_now(offset, from).map_err(failed)
             }
         }
+    }
+}
+
+impl<D: Device> KernelSession for StepLoop<D> {
+    unsafe fn run_on_device(&mut self, plan: usize, inputs: &[Input<'_>]) -> Result<(), ExecuteError> {
+        self.run_each(plan, Inputs::Anywhere(inputs), Self::checked_step)
+    }
+
+    unsafe fn copy_output(
+        &self,
+        plan: usize,
+        output: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), ExecuteError> {
+        let buffer = self.output_buffer(plan, output, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let from = self.arena.at(buffer.offset, bytes).cast_const();
+        // SAFETY: no load is in flight, and steps of the next run come after the copy; the rest is the caller's promise.
+        unsafe { self.device.copy(from, to, bytes) }.map_err(ExecuteError::Device)
     }
 }
