@@ -60,24 +60,7 @@ pub struct ExecutorEntry {
     pub name: &'static str,
     /// The instruction set that it needs, if not every machine can run it.
     isa: Option<Isa>,
-    make: fn(options: &Options<'_>) -> Made,
-}
-
-/// An executor that was made.
-enum Made {
-    /// Its kernels can be run one by one, so that eager tensors work on it.
-    Kernels(Box<dyn KernelExecutor>),
-    /// It runs plans only.
-    Plans(Box<dyn Executor>),
-}
-
-impl Made {
-    fn executor(self) -> Box<dyn Executor> {
-        match self {
-            Self::Kernels(executor) => executor,
-            Self::Plans(executor) => executor,
-        }
-    }
+    make: fn(options: &Options<'_>) -> Box<dyn KernelExecutor>,
 }
 
 /// What tests ask of an executor.
@@ -97,27 +80,28 @@ impl ExecutorEntry {
 
     /// The executor on this many threads.
     pub fn on(&self, threads: usize) -> Box<dyn Executor> {
-        (self.make)(&Options { threads, checked: false, spill: None }).executor()
+        self.kernels(threads)
     }
 
-    /// A context of eager tensors on this many threads, if they work on this executor.
-    pub fn eager(&self, threads: usize) -> Option<Eager> {
-        match (self.make)(&Options { threads, checked: false, spill: None }) {
-            Made::Kernels(executor) => {
-                Some(Eager::builder().boxed_executor(executor).build().expect("an executor of this machine"))
-            }
-            Made::Plans(_) => None,
-        }
+    /// The executor on this many threads, to run its kernels one by one.
+    pub fn kernels(&self, threads: usize) -> Box<dyn KernelExecutor> {
+        (self.make)(&Options { threads, checked: false, spill: None })
+    }
+
+    /// A context of eager tensors on this many threads.
+    pub fn eager(&self, threads: usize) -> Eager {
+        let context = Eager::builder().boxed_executor(self.kernels(threads));
+        context.build().expect("an executor of this machine")
     }
 
     /// The executor on this many threads, with its memory checker on.
     pub fn checked(&self, threads: usize) -> Box<dyn Executor> {
-        (self.make)(&Options { threads, checked: true, spill: None }).executor()
+        (self.make)(&Options { threads, checked: true, spill: None })
     }
 
     /// The executor on this many threads, with its memory checker on or off, that may offload to a folder.
     pub fn offloading(&self, threads: usize, checked: bool, folder: &Path) -> Box<dyn Executor> {
-        (self.make)(&Options { threads, checked, spill: Some(folder) }).executor()
+        (self.make)(&Options { threads, checked, spill: Some(folder) })
     }
 }
 
@@ -187,36 +171,36 @@ pub fn any_executor() -> Box<dyn Executor> {
     executors()[0].on(2)
 }
 
-fn cpu(isa: Isa, options: &Options<'_>) -> Made {
+fn cpu(isa: Isa, options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let cpu = Cpu::emulating(options.threads, isa);
     let cpu = cpu.expect("an instruction set that was found, and worker threads");
     let cpu = if options.checked { cpu.checked() } else { cpu };
-    Made::Kernels(Box::new(match options.spill {
+    Box::new(match options.spill {
         Some(folder) => cpu.spilling(folder),
         None => cpu,
-    }))
+    })
 }
 
 /// With a fast link and a fast disk: conformance is not about time.
-fn simulated(options: &Options<'_>) -> Made {
+fn simulated(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let fast =
         |ns_per_mib| Link { load_ns_per_mib: ns_per_mib, store_ns_per_mib: ns_per_mib, ..Link::default() };
     let accelerator = Simulated::with_link(options.threads, fast(20_000)).expect("worker threads");
     let accelerator = if options.checked { accelerator.checked() } else { accelerator };
-    Made::Kernels(Box::new(match options.spill {
+    Box::new(match options.spill {
         Some(folder) => accelerator.spilling(folder, fast(200_000)),
         None => accelerator,
-    }))
+    })
 }
 
 /// It has no tier to offload to, and one thread.
-fn emulated_cuda(options: &Options<'_>) -> Made {
+fn emulated_cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let emulator = Emulator::new().expect("a compiler that was found");
-    Made::Kernels(Box::new(if options.checked { emulator.checked() } else { emulator }))
+    Box::new(if options.checked { emulator.checked() } else { emulator })
 }
 
 /// It offloads to host memory.
-fn cuda(options: &Options<'_>) -> Made {
+fn cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let gpu = Cuda::open(0, None).expect("a GPU that was found");
-    Made::Plans(Box::new(if options.checked { gpu.checked() } else { gpu }))
+    Box::new(if options.checked { gpu.checked() } else { gpu })
 }

@@ -73,4 +73,8 @@ impl Device for CpuDevice {
         unsafe { std::ptr::copy(from, to, bytes) };
         Ok(())
     }
+
+    fn in_host_memory(&self) -> bool {
+        true
+    }
 }

@@ -3,11 +3,9 @@
 use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
 use crate::isa::{Isa, UnavailableIsa};
-use plimsoll_plan::{
-    Connection, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, Tiers,
-};
+use plimsoll_plan::{Connection, ExecuteError, Executor, Link, PlanSet, Prepared, Target, Tiers};
 use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
-use plimsoll_runtime::{KernelExecutor, Options, Queues, SingleKernel, StepTimes, prepare, single_kernel};
+use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
@@ -117,7 +115,7 @@ impl Cpu {
         &self,
         plans: Arc<PlanSet>,
         options: &Options,
-    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+    ) -> Result<Box<dyn KernelSession>, ExecuteError> {
         let queues = |plans: &PlanSet| {
             let file = FileQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file)?;
             Ok(Queues { host: None, file })
@@ -144,7 +142,7 @@ impl Executor for Cpu {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        self.prepare_with(plans, &self.options)
+        Ok(self.prepare_session(plans)?)
     }
 
     fn prepare_connected(
@@ -152,12 +150,17 @@ impl Executor for Cpu {
         plans: Arc<PlanSet>,
         connection: Connection,
     ) -> Result<Box<dyn Prepared>, ExecuteError> {
-        self.prepare_with(plans, &Options { connection: Some(connection), ..self.options.clone() })
+        let options = Options { connection: Some(connection), ..self.options.clone() };
+        Ok(self.prepare_with(plans, &options)?)
     }
 }
 
 impl KernelExecutor for Cpu {
-    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
-        single_kernel(&self.device, query)
+    fn kernel_device(&self) -> Arc<dyn KernelDevice> {
+        self.device.clone()
+    }
+
+    fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
+        self.prepare_with(plans, &self.options)
     }
 }

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Parameters of a kernel at most: their values are kept on the stack.
 const MOST_PARAMETERS: usize = 96;
 
+/// The driver gives memory in pages of so many bytes; pieces of up to half a page share some.
+const PAGE_BYTES: usize = 2 << 20;
+
 /// A GPU that is open, with what computes on it.
 pub(crate) struct CudaDevice {
     pub context: Arc<Context>,
@@ -161,7 +164,8 @@ impl Device for CudaDevice {
         let arena = DeviceArena { memory, stream: self.stream.clone(), faults: self.faults.clone() };
         // SAFETY: nobody knows the memory yet.
         unsafe { arena.fill(0, bytes, 0)? };
-        self.finish()?;
+        // A kernel that failed before is not this memory's error: whoever reads next is told.
+        self.stream.finish().map_err(words)?;
         Ok(arena)
     }
 
@@ -217,6 +221,17 @@ impl Device for CudaDevice {
     fn finish(&self) -> Result<(), String> {
         self.stream.finish().map_err(words)?;
         self.faults.check(&self.stream)
+    }
+
+    fn page_bytes(&self) -> usize {
+        PAGE_BYTES
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Kernels may be queued whose results nobody read: their code is unloaded after them.
+        let _ = self.stream.finish();
     }
 }
 

@@ -9,7 +9,7 @@ use crate::target::CudaTarget;
 use plimsoll_plan::{
     Action, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
 };
-use plimsoll_runtime::{Options, Queues, StepTimes, prepare};
+use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -137,6 +137,16 @@ impl Executor for Cuda {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
+        Ok(self.prepare_session(plans)?)
+    }
+}
+
+impl KernelExecutor for Cuda {
+    fn kernel_device(&self) -> Arc<dyn KernelDevice> {
+        self.device.clone()
+    }
+
+    fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
         let failed = |e: CudaError| ExecuteError::Device(e.to_string());
         for plan in &plans.plans {
             let marks = plan.graph.batch_marks();

@@ -282,7 +282,11 @@ fn run(
     for operand in operands.iter() {
         if let Operand::Number(value) = operand {
             let buffer = memory.allocate(&scalars[common.dtype as usize], program.name, site)?;
-            write_number(memory.write(buffer), *value, common.dtype);
+            let written = memory.fill(buffer, |bytes| write_number(bytes, *value, common.dtype));
+            if let Err(error) = written {
+                memory.release(buffer);
+                return Err(error);
+            }
             number = Some(buffer);
         }
     }
@@ -401,20 +405,17 @@ pub(crate) fn run_own(
 
 /// A number as a tensor.
 fn number(context: &Arc<Context>, value: f64, dtype: DType, site: Site) -> Result<Tensor> {
-    context.filled(Arc::new(TensorType::scalar(dtype)), site, |bytes| {
-        write_number(bytes, value, dtype);
-        Ok(())
-    })
+    context.filled(Arc::new(TensorType::scalar(dtype)), site, |bytes| write_number(bytes, value, dtype))
 }
 
-fn write_number(bytes: &mut [u8], value: f64, dtype: DType) {
+fn write_number(bytes: &mut [u8], value: f64, dtype: DType) -> Result<()> {
     match dtype {
         DType::F32 => bytes.copy_from_slice(&(value as f32).to_ne_bytes()),
         DType::F64 => bytes.copy_from_slice(&value.to_ne_bytes()),
         _ => {
-            if let Ok(tensor) = plimsoll_tensor::Tensor::from_f64(TensorType::scalar(dtype), &[value]) {
-                bytes.copy_from_slice(tensor.as_bytes());
-            }
+            let tensor = plimsoll_tensor::Tensor::from_f64(TensorType::scalar(dtype), &[value])?;
+            bytes.copy_from_slice(tensor.as_bytes());
         }
     }
+    Ok(())
 }

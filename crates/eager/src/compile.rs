@@ -1,15 +1,16 @@
 //! Functions of tensors as planned steps.
 
-use crate::context::Context;
+use crate::context::{Context, Eager};
 use crate::error::{Error, Result};
-use crate::memory::Site;
+use crate::memory::{Memory, Site};
 use crate::program::Batch;
 use crate::states::{Slot, States};
 use crate::tape::fresh;
 use crate::tensor::Tensor;
 use crate::trace::{Setting, Source, Trace, TraceState};
 use plimsoll_graph::{Builder, Graph};
-use plimsoll_plan::{Budget, ExecutionPlan, Lifetime, PlanError, PlanSet, Prepared, Size, in_words, plan};
+use plimsoll_plan::{Budget, ExecutionPlan, Lifetime, PlanError, PlanSet, Size, in_words, plan};
+use plimsoll_runtime::{Input, KernelSession};
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::{LOSS, optimize};
 use std::panic::Location;
@@ -47,7 +48,7 @@ pub struct Compiled<S: States = ()> {
     /// One for each signature.
     variants: Vec<Variant>,
     plans: Option<Arc<PlanSet>>,
-    prepared: Option<Box<dyn Prepared>>,
+    prepared: Option<Box<dyn KernelSession>>,
     log: Vec<String>,
 }
 
@@ -254,23 +255,30 @@ impl<S: States> Compiled<S> {
         };
         // Kernels of one device run one at a time.
         let mut state = self.context.lock();
-        let read = state.memory.read(&buffers, "compiled function")?;
-        let bytes = sources.iter().map(|source| match *source {
-            Source::Input(i) => read[i],
-            Source::Captured(i) => read[inputs.len() + i],
-            Source::Setting(i) => &settings[i][..],
+        state.memory.bring(&buffers, "compiled function")?;
+        let given = sources.iter().map(|source| match *source {
+            Source::Input(i) => state.memory.input(buffers[i]),
+            Source::Captured(i) => state.memory.input(buffers[inputs.len() + i]),
+            Source::Setting(i) => Input::Host(&settings[i]),
         });
-        if let Err(error) = prepared.run(variant, &bytes.collect::<Vec<_>>()) {
+        let given: Vec<Input<'_>> = given.collect();
+        // SAFETY: the buffers are live and in memory, where they stay while it is locked. Inputs are copied first, and kernels
+        // that write to their memory later are queued behind that.
+        if let Err(error) = unsafe { prepared.run_on_device(variant, &given) } {
             if self.home == Home::Session {
                 self.home = Home::Lost;
             }
             return Err(error.into());
         }
+        drop(given);
         drop(state);
         parts.iter_mut().zip(turns).for_each(|(part, &turns)| part.advance(turns));
         let read = |(i, (ty, batch)): (usize, &(Arc<TensorType>, Batch))| {
-            let read = |bytes: &mut [u8]| Ok(prepared.read_output(variant, i, bytes)?);
-            let tensor = self.context.filled(ty.clone(), site, read)?;
+            let copy = |memory: &mut Memory, buffer: u32| -> Result<()> {
+                // SAFETY: a new buffer of the output's type, which nobody else knows.
+                Ok(unsafe { prepared.copy_output(variant, i, memory.address(buffer), ty.bytes()) }?)
+            };
+            let tensor = self.context.made(ty.clone(), site, copy)?;
             Ok(Tensor { batch: *batch, ..tensor })
         };
         outputs.iter().enumerate().map(read).collect()
@@ -291,9 +299,8 @@ impl<S: States> Compiled<S> {
                 slot.check(&self.context, &plans.states[i].ty)?;
                 let Some(handle) = slot.tensor.handle() else { continue };
                 let mut state = self.context.lock();
-                for bytes in state.memory.read(&[handle.buffer], "compiled function")? {
-                    prepared.write_state(i, 0, bytes)?;
-                }
+                state.memory.bring(&[handle.buffer], "compiled function")?;
+                prepared.write_state(i, 0, &state.memory.bytes(handle.buffer)?)?;
             }
         }
         // Only now that all are there are the tensors' own let go.
@@ -317,6 +324,11 @@ impl<S: States> Compiled<S> {
             Home::Session => {}
         }
         let (Some(prepared), Some(plans)) = (&self.prepared, &self.plans) else { return Ok(()) };
+        // Of runs that a device has queued, what failed is told before values leave the session that may be wrong.
+        if let Err(error) = Eager(self.context.clone()).finish() {
+            self.home = Home::Lost;
+            return Err(error);
+        }
         let mut parts = self.states.parts();
         let mut found = Vec::new();
         for (number, part) in parts.iter_mut().enumerate() {
@@ -356,7 +368,7 @@ impl<S: States> Compiled<S> {
         self.prepared = None;
         let plans = Arc::new(plans);
         self.plans = Some(plans.clone());
-        self.prepared = Some(executor.prepare(plans)?);
+        self.prepared = Some(executor.prepare_session(plans)?);
         let nodes = variant.graph.nodes.len();
         let arena = in_words(self.arena_bytes());
         let types = in_text(&variant.signature);

@@ -7,6 +7,7 @@ use crate::program::{Batch, Frame, Program};
 use crate::spill::Spill;
 use crate::tensor::{Handle, Tensor};
 use plimsoll_cpu::{Cpu, DISK_STAGING_BYTES};
+use plimsoll_cuda::Cuda;
 use plimsoll_plan::{Size, in_words};
 use plimsoll_runtime::KernelExecutor;
 use plimsoll_tensor::{DType, TensorType};
@@ -56,6 +57,7 @@ pub(crate) struct State {
 /// How a context is made; see [`Eager::builder`].
 pub struct EagerBuilder {
     executor: Option<Box<dyn KernelExecutor>>,
+    on: Option<String>,
     device: Option<String>,
     threads: Option<usize>,
     line: usize,
@@ -69,7 +71,7 @@ static DEFAULT: OnceLock<Eager> = OnceLock::new();
 impl Eager {
     /// A context of the CPU with all of its cores and without a line, unless told otherwise.
     pub fn builder() -> EagerBuilder {
-        EagerBuilder { executor: None, device: None, threads: None, line: usize::MAX, spill: None }
+        EagerBuilder { executor: None, on: None, device: None, threads: None, line: usize::MAX, spill: None }
     }
 
     /// Logical devices of the CPU, `cpu:0`, `cpu:1` and so on: each has its line, and its part of the cores.
@@ -118,20 +120,13 @@ impl Eager {
     #[track_caller]
     pub fn tensor(&self, elements: impl Into<plimsoll_tensor::Tensor>) -> Result<Tensor> {
         let elements = elements.into();
-        let site = Location::caller();
-        self.0.filled(Arc::new(elements.ty().clone()), site, |bytes| {
-            bytes.copy_from_slice(elements.as_bytes());
-            Ok(())
-        })
+        self.0.copied(Arc::new(elements.ty().clone()), Location::caller(), elements.as_bytes())
     }
 
     /// A tensor of zeros.
     #[track_caller]
     pub fn zeros(&self, ty: TensorType) -> Result<Tensor> {
-        self.0.filled(Arc::new(ty), Location::caller(), |bytes| {
-            bytes.fill(0);
-            Ok(())
-        })
+        self.0.made(Arc::new(ty), Location::caller(), Memory::clear)
     }
 
     /// The values that are alive, the largest first.
@@ -153,6 +148,13 @@ impl Eager {
             in_file: memory.spill.as_ref().map_or(0, Spill::used),
             offloaded: memory.offloaded,
         }
+    }
+
+    /// Waits until the device has run everything that was queued on it; the error is that of what failed there. Reading a value
+    /// waits by itself, and on the CPU there is nothing to wait for.
+    pub fn finish(&self) -> Result<()> {
+        let _state = self.0.lock();
+        self.0.executor.kernel_device().finish().map_err(Error::Device)
     }
 
     /// Gives memory that no value is in back to the system.
@@ -182,6 +184,22 @@ impl Eager {
 }
 
 impl EagerBuilder {
+    /// Computes on the device of this name: `cpu`, or a GPU like `cuda:0`.
+    ///
+    /// ```no_run
+    /// use plimsoll_eager::{Eager, Error};
+    /// use plimsoll_plan::GiB;
+    /// let (cpu, gpu) = (Eager::builder().build()?, Eager::builder().on("cuda:0").line(GiB(4)).build()?);
+    /// let x = cpu.tensor([[1.0f32, 2.0], [3.0, 4.0]])?.to(&gpu)?;
+    /// let y = x.matmul(&x).exp().get()?; // queued: the program goes on beside it
+    /// assert_eq!(y.device(), "cuda:0");
+    /// println!("{y}"); // waits for it
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn on(self, device: impl Into<String>) -> Self {
+        Self { on: Some(device.into()), ..self }
+    }
+
     /// Computes on another executor.
     pub fn executor(self, executor: impl KernelExecutor + 'static) -> Self {
         self.boxed_executor(Box::new(executor))
@@ -192,7 +210,8 @@ impl EagerBuilder {
         Self { executor: Some(executor), ..self }
     }
 
-    /// Names the device, for messages and the placement log. Without a name it is the executor's kind with a number.
+    /// Names the device, for messages and the placement log. Without a name it is a GPU's own, or the executor's kind with a
+    /// number.
     pub fn device(self, name: impl Into<String>) -> Self {
         Self { device: Some(name.into()), ..self }
     }
@@ -202,27 +221,33 @@ impl EagerBuilder {
         Self { threads: Some(threads), ..self }
     }
 
-    /// A hard limit for the memory of all values, scratch and what is kept for later.
+    /// A hard limit for the memory of all values, scratch and what is kept for later: memory of the device, if that has its own.
     pub fn line(self, line: impl Into<Size>) -> Self {
         Self { line: line.into().bytes(usize::MAX), ..self }
     }
 
     /// Values that do not fit under the line may wait in a file of this size, which is created in the folder when it is first
-    /// needed. Moving them takes about 2 MiB, which count under the line.
+    /// needed. Moving them takes about 2 MiB of host memory (6 MiB for a device), which count under the CPU's line.
     pub fn spill(self, folder: impl Into<PathBuf>, file: impl Into<Size>) -> Self {
         Self { spill: Some((folder.into(), file.into().bytes(usize::MAX) as u64)), ..self }
     }
 
     /// Makes the context.
     pub fn build(self) -> Result<Eager> {
-        let executor = match self.executor {
-            Some(executor) => executor,
-            None => Box::new(Cpu::new(self.threads.unwrap_or_else(cores))?),
+        let executor = match (self.executor, self.on) {
+            (Some(executor), None) => executor,
+            (None, name) => named_executor(name.as_deref().unwrap_or("cpu"), self.threads)?,
+            (Some(_), Some(name)) => {
+                return Err(Error::Argument(format!(
+                    "a context is on one device: choose it by `executor`, or by `on(\"{name}\")`"
+                )));
+            }
         };
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let device = self.device.unwrap_or_else(|| {
             let target = executor.target().name();
-            format!("{}:{number}", target.split([' ', ',', ':']).next().unwrap_or_default())
+            let kind = target.split([' ', ',']).next().unwrap_or_default();
+            if kind.contains(':') { kind.to_string() } else { format!("{kind}:{number}") }
         });
         if executor.target().alignment() > ALIGNMENT {
             let (name, alignment) = (executor.target().name(), executor.target().alignment());
@@ -231,9 +256,10 @@ impl EagerBuilder {
             )));
         }
         let spill = self.spill.map(|(folder, bytes)| Spill::new(folder, bytes));
-        let staging = if spill.is_some() { DISK_STAGING_BYTES } else { 0 };
+        let kernels = executor.kernel_device();
+        let staging = if spill.is_some() && kernels.in_host_memory() { DISK_STAGING_BYTES } else { 0 };
         let state = State {
-            memory: Memory::new(self.line.saturating_sub(staging), spill),
+            memory: Memory::new(kernels, self.line.saturating_sub(staging), spill),
             frame: Frame::default(),
             programs: HashMap::default(),
             key: Vec::new(),
@@ -247,6 +273,22 @@ impl EagerBuilder {
         let made = self.build()?;
         DEFAULT.set(made.clone()).map_err(|_| Error::Late)?;
         Ok(made)
+    }
+}
+
+/// The executor of a device that is named.
+fn named_executor(name: &str, threads: Option<usize>) -> Result<Box<dyn KernelExecutor>> {
+    let gpu = match name.split_once(':') {
+        None if name == "cuda" => Some(0),
+        Some(("cuda", number)) => number.parse().ok(),
+        _ => None,
+    };
+    match (name, gpu) {
+        ("cpu", _) => Ok(Box::new(Cpu::new(threads.unwrap_or_else(cores))?)),
+        (_, Some(gpu)) => Ok(Box::new(Cuda::open(gpu, None)?)),
+        _ => Err(Error::Argument(format!(
+            "there is no device `{name}`: name `cpu`, or a GPU like `cuda:0`; `Eager::logical` splits the CPU"
+        ))),
     }
 }
 
@@ -267,13 +309,28 @@ impl Context {
         site: Site,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Tensor> {
+        self.made(ty, site, |memory, buffer| memory.fill(buffer, fill))
+    }
+
+    /// A new tensor of these bytes.
+    pub fn copied(self: &Arc<Self>, ty: Arc<TensorType>, site: Site, bytes: &[u8]) -> Result<Tensor> {
+        self.made(ty, site, |memory, buffer| memory.write(buffer, bytes))
+    }
+
+    /// A new tensor whose buffer `write` writes.
+    pub fn made(
+        self: &Arc<Self>,
+        ty: Arc<TensorType>,
+        site: Site,
+        write: impl FnOnce(&mut Memory, u32) -> Result<()>,
+    ) -> Result<Tensor> {
         let mut state = self.lock();
         state.memory.ops += 1;
         let buffer = state.memory.allocate(&ty, "tensor", site)?;
-        let filled = fill(state.memory.write(buffer));
+        let written = write(&mut state.memory, buffer);
         drop(state);
         let handle = Arc::new(Handle { context: self.clone(), buffer });
-        filled.map(|()| Tensor::of(ty, Batch::NONE, handle))
+        written.map(|()| Tensor::of(ty, Batch::NONE, handle))
     }
 }
 
@@ -295,12 +352,12 @@ impl State {
 /// How a context's memory is used, in bytes; see [`Eager::pool`].
 ///
 /// What is mapped is never more than the line, nor than `held`, each value with a quarter or 512 bytes more, plus
-/// [`MOST_FREE_BYTES`](crate::MOST_FREE_BYTES) plus `cached`.
+/// [`MOST_FREE_BYTES`](crate::MOST_FREE_BYTES) plus `cached`. On a GPU a value of more than 1 MiB takes whole pages of 2 MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReport {
     /// The line, without what transfers to a spill file take of it.
     pub line: usize,
-    /// Mapped from the system.
+    /// Mapped from the system, or from the device.
     pub mapped: usize,
     /// The most that was ever mapped.
     pub peak: usize,

@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do about it.
 
 use crate::LiveValue;
+use plimsoll_cuda::CudaError;
 use plimsoll_graph::GraphError;
 use plimsoll_plan::{ExecuteError, PlanError, Unsupported, in_words};
 use plimsoll_runtime::spill::TransferError;
@@ -28,7 +29,7 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The values do not fit under the line.
+    /// The values do not fit under the line, or in the device's memory.
     #[error(transparent)]
     OutOfMemory(#[from] Box<OutOfMemory>),
     /// Elements that do not fit a shape.
@@ -45,6 +46,12 @@ pub enum Error {
     /// One number was asked of a tensor that has another count.
     #[error("{0} is not one number: reduce it first, or read all of it with `to_vec`")]
     NotOneNumber(TensorType),
+    /// A device failed, or a kernel that ran on it beside the program: an index out of range is told when a value is read next.
+    #[error("{0}")]
+    Device(String),
+    /// A GPU cannot be used.
+    #[error(transparent)]
+    Gpu(#[from] CudaError),
     /// Operands of one op are on different devices.
     #[error(
         "{op}: operands are on two devices, {first} and {second}: copy one to the other with `tensor.to(&device)`"
@@ -129,9 +136,9 @@ impl fmt::Debug for Error {
     }
 }
 
-/// An op that would have crossed the line.
+/// An op that would have crossed the line, or for which the device has no memory.
 #[derive(Debug, Error)]
-#[error("{op} needs {} more for {shapes}: {} of values are held under a line of {}{}", in_words(*asked), in_words(*held), in_words(*line), listed(holders))]
+#[error("{op} needs {} more for {shapes}: {} of values are held{}{}", in_words(*asked), in_words(*held), limit(*line, device.as_deref()), listed(holders))]
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub asked: usize,
@@ -143,8 +150,18 @@ pub struct OutOfMemory {
     pub held: usize,
     /// The line.
     pub line: usize,
+    /// The device's words, if the line would have allowed it.
+    pub device: Option<String>,
     /// Who holds them, the largest first.
     pub holders: Vec<LiveValue>,
+}
+
+/// What there is no more of.
+fn limit(line: usize, device: Option<&str>) -> String {
+    match device {
+        Some(reason) => format!(", and the device gives no more ({reason})"),
+        None => format!(" under a line of {}", in_words(line)),
+    }
 }
 
 /// The largest holders, a line each.

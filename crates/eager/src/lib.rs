@@ -10,7 +10,7 @@
 //! | how a method is prepared, and what runs in place | `program.rs`; how it is looked up: `call.rs` |
 //! | memory under a line, fragmentation | `pool.rs`; who holds it, and what is offloaded: `memory.rs` |
 //! | gradients | [`Tape`], [`checkpoint`] |
-//! | several devices | [`Eager::logical`], [`Tensor::to`], [`log_placement`] |
+//! | several devices, GPUs | [`Eager::logical`], [`EagerBuilder::on`], [`Tensor::to`], [`log_placement`] |
 //! | models and layers on tensors | [`Network`] |
 //! | training loops | [`Optimizer`] |
 //! | a function as a planned step | [`compile`], [`Compiled`]; how it is traced: `trace.rs` |

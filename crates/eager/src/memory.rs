@@ -1,10 +1,12 @@
 //! The values of a context: where each is, when it was used, who made it.
 
 use crate::error::{Error, OutOfMemory};
-use crate::pool::{Moved, Place, Pool, rounded};
+use crate::pool::{Moved, Place, Pool, Short};
 use crate::spill::Spill;
 use plimsoll_plan::in_words;
+use plimsoll_runtime::{Input, KernelDevice};
 use plimsoll_tensor::TensorType;
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -53,6 +55,9 @@ enum Home {
     File(u64),
 }
 
+/// Bytes of host memory that a value passes, piece by piece, on its way between a device and a file or another device.
+const STAGING: usize = 4 << 20;
+
 /// All buffers of a context, by number.
 pub(crate) struct Memory {
     pub pool: Pool,
@@ -71,9 +76,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub fn new(line: usize, spill: Option<Spill>) -> Self {
+    pub fn new(device: Arc<dyn KernelDevice>, line: usize, spill: Option<Spill>) -> Self {
         let (buffers, vacant, moved) = (Vec::new(), Vec::new(), Vec::new());
-        Self { pool: Pool::new(line), spill, buffers, vacant, moved, ops: 0, held: 0, peak: 0, offloaded: 0 }
+        let pool = Pool::new(device, line);
+        Self { pool, spill, buffers, vacant, moved, ops: 0, held: 0, peak: 0, offloaded: 0 }
     }
 
     /// A buffer for a value of this type, which counts as used by the current op.
@@ -126,11 +132,11 @@ impl Memory {
             self.peak = self.peak.max(self.pool.mapped());
             match found {
                 Ok(place) => return Ok(place),
-                Err(_) if rounded(bytes) <= self.pool.line() && self.offload_one()? => {}
-                Err(_) => {
+                Err(_) if self.pool.rounded(bytes) <= self.pool.line() && self.offload_one()? => {}
+                Err(Short(device)) => {
                     let ty = &self.buffers[number as usize].ty;
                     let what = ty.as_ref().map_or("its workspace".into(), ToString::to_string);
-                    return Err(self.out_of_memory(bytes, what, op));
+                    return Err(self.out_of_memory(bytes, what, op, device));
                 }
             }
         }
@@ -144,15 +150,15 @@ impl Memory {
         };
         while !fits(&self.pool) {
             if !self.offload_one()? {
-                return Err(self.out_of_memory(bytes, "its results".into(), op));
+                return Err(self.out_of_memory(bytes, "its results".into(), op, None));
             }
         }
         Ok(())
     }
 
-    fn out_of_memory(&self, asked: usize, shapes: String, op: &'static str) -> Error {
+    fn out_of_memory(&self, asked: usize, shapes: String, op: &'static str, device: Option<String>) -> Error {
         let (held, line, holders) = (self.held, self.pool.line(), self.live(0));
-        Error::OutOfMemory(Box::new(OutOfMemory { asked, op, shapes, held, line, holders }))
+        Error::OutOfMemory(Box::new(OutOfMemory { asked, op, shapes, held, line, device, holders }))
     }
 
     /// Moves the value that was not used for longest to the file; false if there is none, or no file, or no room in it.
@@ -161,13 +167,21 @@ impl Memory {
         let waiting = |b: &Buffer| matches!(b.home, Home::Memory(_)) && b.used < self.ops && b.bytes > 0;
         let found = (0..self.buffers.len()).filter(|&i| waiting(&self.buffers[i]));
         let Some(oldest) = found.min_by_key(|&i| self.buffers[i].used) else { return Ok(false) };
-        let buffer = &mut self.buffers[oldest];
-        let Home::Memory(place) = buffer.home else { return Ok(false) };
-        // SAFETY: a live buffer of so many bytes, all of them written or zero; nothing computes while the memory is locked.
-        let bytes = unsafe { std::slice::from_raw_parts(place.start, buffer.bytes) };
-        let Some(offset) = spill.store(bytes)? else { return Ok(false) };
-        self.offloaded += buffer.bytes as u64;
-        buffer.home = Home::File(offset);
+        let Buffer { home: Home::Memory(place), bytes, .. } = self.buffers[oldest] else { return Ok(false) };
+        let Some(offset) = spill.take(bytes)? else { return Ok(false) };
+        let stored = match self.pool.host_bytes(place, bytes) {
+            Some(own) => spill.write(offset, own).map_err(Error::from),
+            None => in_pieces(bytes, |at, piece| {
+                self.pool.read(place, at, piece).map_err(Error::Device)?;
+                Ok(spill.write(offset + at as u64, piece)?)
+            }),
+        };
+        if let Err(error) = stored {
+            spill.release(offset, bytes);
+            return Err(error);
+        }
+        self.offloaded += bytes as u64;
+        self.buffers[oldest].home = Home::File(offset);
         self.release_place(place);
         Ok(true)
     }
@@ -187,16 +201,21 @@ impl Memory {
     /// Brings a value back from the file, if it is there.
     pub fn fetch(&mut self, number: u32, op: &'static str) -> Result<(), Error> {
         let Home::File(offset) = self.buffers[number as usize].home else { return Ok(()) };
-        let place = self.place(number, op)?;
-        // SAFETY: the buffer's new place, which nobody else knows.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(place.start, self.buffers[number as usize].bytes) };
-        if let Some(spill) = &mut self.spill
-            && let Err(error) = spill.load(offset, bytes)
-        {
-            // The value is in the file still.
-            self.release_place(place);
-            return Err(error.into());
+        let (place, bytes) = (self.place(number, op)?, self.buffers[number as usize].bytes);
+        if let Some(spill) = &mut self.spill {
+            let loaded = match self.pool.host_bytes_mut(place, bytes) {
+                Some(own) => spill.read(offset, own).map_err(Error::from),
+                None => in_pieces(bytes, |at, piece| {
+                    spill.read(offset + at as u64, piece)?;
+                    self.pool.write(place, at, piece).map_err(Error::Device)
+                }),
+            };
+            if let Err(error) = loaded {
+                // The value is in the file still.
+                self.release_place(place);
+                return Err(error);
+            }
+            spill.release(offset, bytes);
         }
         self.buffers[number as usize].home = Home::Memory(place);
         Ok(())
@@ -210,23 +229,92 @@ impl Memory {
         }
     }
 
-    /// The bytes of values, brought back from the file if they are there.
-    pub fn read(&mut self, numbers: &[u32], op: &'static str) -> Result<Vec<&[u8]>, Error> {
-        self.ops += 1;
-        numbers.iter().for_each(|&number| self.touch(number));
-        numbers.iter().try_for_each(|&number| self.fetch(number, op))?;
-        let bytes = |&number: &u32| {
-            let length = self.buffers[number as usize].bytes;
-            // SAFETY: a live buffer of so many bytes; the borrow keeps it where it is.
-            unsafe { std::slice::from_raw_parts(self.address(number).cast_const(), length) }
-        };
-        Ok(numbers.iter().map(bytes).collect())
+    /// Where a buffer is that is in memory, and its bytes.
+    fn place_of(&self, number: u32) -> (Place, usize) {
+        match self.buffers[number as usize] {
+            Buffer { home: Home::Memory(place), bytes, .. } => (place, bytes),
+            Buffer { home: Home::Vacant | Home::File(_), .. } => (Place::NOWHERE, 0),
+        }
     }
 
-    /// The bytes of a new value, to be written.
-    pub fn write(&mut self, number: u32) -> &mut [u8] {
-        // SAFETY: as for `read`, borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.address(number), self.buffers[number as usize].bytes) }
+    /// Brings values that are to be read back from the file, if they are there.
+    pub fn bring(&mut self, numbers: &[u32], op: &'static str) -> Result<(), Error> {
+        self.ops += 1;
+        numbers.iter().for_each(|&number| self.touch(number));
+        numbers.iter().try_for_each(|&number| self.fetch(number, op))
+    }
+
+    /// The bytes of a value that is in memory; a copy, where that is not the host's.
+    pub fn bytes(&self, number: u32) -> Result<Cow<'_, [u8]>, Error> {
+        let (place, bytes) = self.place_of(number);
+        if let Some(own) = self.pool.host_bytes(place, bytes) {
+            return Ok(Cow::Borrowed(own));
+        }
+        let mut copy = vec![0; bytes];
+        self.pool.read(place, 0, &mut copy).map_err(Error::Device)?;
+        Ok(Cow::Owned(copy))
+    }
+
+    /// A value that is in memory, as an input of a compiled function.
+    pub fn input(&self, number: u32) -> Input<'static> {
+        let (place, bytes) = self.place_of(number);
+        Input::Device(place.start, bytes)
+    }
+
+    /// Copies a value that is in memory to the host's.
+    pub fn read(&self, number: u32, into: &mut [u8]) -> Result<(), Error> {
+        let (place, bytes) = self.place_of(number);
+        match self.pool.host_bytes(place, bytes) {
+            Some(own) => into.copy_from_slice(own),
+            None => self.pool.read(place, 0, into).map_err(Error::Device)?,
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to a new value, all of it.
+    pub fn write(&mut self, number: u32, from: &[u8]) -> Result<(), Error> {
+        let (place, bytes) = self.place_of(number);
+        match self.pool.host_bytes_mut(place, bytes) {
+            Some(own) => own.copy_from_slice(from),
+            None => self.pool.write(place, 0, from).map_err(Error::Device)?,
+        }
+        Ok(())
+    }
+
+    /// Sets a new value to zero.
+    pub fn clear(&mut self, number: u32) -> Result<(), Error> {
+        let (place, bytes) = self.place_of(number);
+        self.pool.clear(place, bytes).map_err(Error::Device)
+    }
+
+    /// Lets `fill` write the bytes of a new value: where it is, or in host memory from where they are copied to the device.
+    pub fn fill(
+        &mut self,
+        number: u32,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (place, bytes) = self.place_of(number);
+        if let Some(own) = self.pool.host_bytes_mut(place, bytes) {
+            return fill(own);
+        }
+        let mut staging = vec![0; bytes];
+        fill(&mut staging)?;
+        self.pool.write(place, 0, &staging).map_err(Error::Device)
+    }
+
+    /// Copies a value that is in memory to a new one of another context.
+    pub fn copy_to(&self, number: u32, other: &mut Self, copy: u32) -> Result<(), Error> {
+        let ((from, bytes), (to, _)) = (self.place_of(number), other.place_of(copy));
+        if let Some(own) = self.pool.host_bytes(from, bytes) {
+            return other.write(copy, own);
+        }
+        if let Some(into) = other.pool.host_bytes_mut(to, bytes) {
+            return self.pool.read(from, 0, into).map_err(Error::Device);
+        }
+        in_pieces(bytes, |at, piece| {
+            self.pool.read(from, at, piece).map_err(Error::Device)?;
+            other.pool.write(to, at, piece).map_err(Error::Device)
+        })
     }
 
     /// A buffer that is written over becomes another value.
@@ -263,4 +351,13 @@ impl Memory {
         values.sort_by_key(|value| (std::cmp::Reverse(value.bytes), std::cmp::Reverse(value.age)));
         values
     }
+}
+
+/// Lets `pass` pass on the bytes of a value piece by piece, through a buffer in host memory.
+fn in_pieces(bytes: usize, mut pass: impl FnMut(usize, &mut [u8]) -> Result<(), Error>) -> Result<(), Error> {
+    let mut staging = vec![0; bytes.min(STAGING)];
+    (0..bytes).step_by(STAGING).try_for_each(|at| {
+        let count = STAGING.min(bytes - at);
+        pass(at, &mut staging[..count])
+    })
 }

@@ -167,10 +167,7 @@ impl Optimizer {
         let settings = (0..self.rule.setting_names().len()).map(|i| {
             let ty = Arc::new(TensorType::scalar(DType::F32));
             let bytes = self.setting_bytes(0, i);
-            context.filled(ty, site, |into| {
-                into.copy_from_slice(&bytes);
-                Ok(())
-            })
+            context.copied(ty, site, &bytes)
         });
         let settings = settings.collect::<Result<Vec<Tensor>>>()?;
         let Some(update) = &mut self.update else { return Ok(()) };

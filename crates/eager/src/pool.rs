@@ -1,12 +1,14 @@
-//! Memory for values, under a line: slots of slabs for small ones, a segment of its own for each large one.
+//! Memory for values, under a line: slots of slabs for small ones, a segment of its own for each large one. A device maps it;
+//! only where it is the host's does anything here follow an address.
 //!
 //! A value of `b` bytes takes at most `b + max(512, b / 4)`. The free slots of a size never fill two slabs: before they do,
 //! the emptiest slab is cleared, its values moved to free slots elsewhere. (Values are found by number, not by address.) And what
 //! is kept mapped without being used is bounded. So is fragmentation, whatever was allocated and freed before:
 //! see [`MOST_FREE_BYTES`].
 
-use plimsoll_runtime::arena::Arena;
+use plimsoll_runtime::{KernelDevice, Memory};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Alignment of every buffer.
 pub(crate) const ALIGNMENT: usize = 512;
@@ -71,8 +73,18 @@ impl Place {
 /// A buffer that was moved to another place.
 pub(crate) type Moved = (u32, Place);
 
+/// Memory that was mapped.
+struct Mapping {
+    memory: Box<dyn Memory>,
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the address is that of the memory, which moves along with it.
+unsafe impl Send for Mapping {}
+
 struct Slab {
-    arena: Arena,
+    mapping: Mapping,
     /// The buffer in each slot.
     owners: Vec<u32>,
     used: usize,
@@ -86,24 +98,32 @@ struct Class {
     free: Vec<(u32, u32)>,
 }
 
-/// Not enough memory under the line, or the system has none.
-pub(crate) struct Short;
+/// Not enough memory under the line; or the device has none, in its words.
+pub(crate) struct Short(pub Option<String>);
 
 /// Mapped memory and who has it.
 pub(crate) struct Pool {
+    device: Arc<dyn KernelDevice>,
+    in_host_memory: bool,
+    page: usize,
     line: usize,
     mapped: usize,
     classes: [Class; CLASSES],
-    segments: Vec<Option<Arena>>,
+    segments: Vec<Option<Mapping>>,
     vacant: Vec<u32>,
     /// Segments and slabs that are kept for later, by size.
-    cache: BTreeMap<usize, Vec<Arena>>,
+    cache: BTreeMap<usize, Vec<Mapping>>,
     cached: usize,
+    /// Why values could not be moved together, if that ever failed: they are lost.
+    failure: Option<String>,
 }
 
 impl Pool {
-    pub fn new(line: usize) -> Self {
+    pub fn new(device: Arc<dyn KernelDevice>, line: usize) -> Self {
         Self {
+            in_host_memory: device.in_host_memory(),
+            page: device.page_bytes(),
+            device,
             line,
             mapped: 0,
             classes: std::array::from_fn(|_| Class::default()),
@@ -111,6 +131,7 @@ impl Pool {
             vacant: Vec::new(),
             cache: BTreeMap::new(),
             cached: 0,
+            failure: None,
         }
     }
 
@@ -131,20 +152,76 @@ impl Pool {
         self.classes.iter().map(|class| class.free.len() * class.size).sum()
     }
 
+    /// The bytes that a buffer takes here: whole pages of the device, if it is large.
+    pub fn rounded(&self, bytes: usize) -> usize {
+        let size = rounded(bytes);
+        if size > SMALL && size > self.page / 2 {
+            return size.checked_next_multiple_of(self.page).unwrap_or(usize::MAX);
+        }
+        size
+    }
+
+    /// The bytes of a live buffer, where they are in host memory.
+    pub fn host_bytes(&self, place: Place, bytes: usize) -> Option<&[u8]> {
+        // SAFETY: a live buffer of so many bytes, all of them written or zero. The borrow keeps it where it is, and nothing
+        // computes while the pool is locked.
+        self.in_host_memory.then(|| unsafe { std::slice::from_raw_parts(place.start, bytes) })
+    }
+
+    /// As [`Pool::host_bytes`], to be written.
+    pub fn host_bytes_mut(&mut self, place: Place, bytes: usize) -> Option<&mut [u8]> {
+        // SAFETY: as above, borrowed mutably.
+        self.in_host_memory.then(|| unsafe { std::slice::from_raw_parts_mut(place.start, bytes) })
+    }
+
+    /// Copies a part of a live buffer to host memory, after all kernels so far.
+    pub fn read(&self, place: Place, at: usize, into: &mut [u8]) -> Result<(), String> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        // SAFETY: inside a live buffer; transfers are done when they return.
+        self.memory(place).map_or(Ok(()), |(memory, offset)| unsafe { memory.read(offset + at, into) })
+    }
+
+    /// Copies host memory to a part of a live buffer.
+    pub fn write(&mut self, place: Place, at: usize, from: &[u8]) -> Result<(), String> {
+        // SAFETY: as above; nothing else uses the buffer while the pool is locked.
+        self.memory(place).map_or(Ok(()), |(memory, offset)| unsafe { memory.write(offset + at, from) })
+    }
+
+    /// Fills a live buffer with zeros.
+    pub fn clear(&mut self, place: Place, bytes: usize) -> Result<(), String> {
+        // SAFETY: as above.
+        self.memory(place).map_or(Ok(()), |(memory, offset)| unsafe { memory.fill(offset, bytes, 0) })
+    }
+
+    /// The memory that a buffer is in, and its offset; none for one without bytes.
+    fn memory(&self, place: Place) -> Option<(&dyn Memory, usize)> {
+        match place.home {
+            Home::Nowhere => None,
+            Home::Segment(number) => Some((self.segments[number as usize].as_ref()?.memory.as_ref(), 0)),
+            Home::Slot { class, slab, slot } => {
+                let class = &self.classes[class as usize];
+                let slab = class.slabs[slab as usize].as_ref()?;
+                Some((slab.mapping.memory.as_ref(), slot as usize * class.size))
+            }
+        }
+    }
+
     /// A buffer of so many bytes.
     pub fn allocate(&mut self, bytes: usize, owner: u32) -> Result<Place, Short> {
         if bytes == 0 {
             return Ok(Place::NOWHERE);
         }
-        let size = rounded(bytes);
+        let size = self.rounded(bytes);
         if size > SMALL {
-            let arena = self.map(size)?;
-            let start = arena.at(0, size);
+            let segment = self.map(size)?;
+            let start = segment.start;
             let number = self.vacant.pop().unwrap_or_else(|| {
                 self.segments.push(None);
                 self.segments.len() as u32 - 1
             });
-            self.segments[number as usize] = Some(arena);
+            self.segments[number as usize] = Some(segment);
             return Ok(Place { start, home: Home::Segment(number) });
         }
         let class = class_of(size);
@@ -160,15 +237,22 @@ impl Pool {
         match place.home {
             Home::Nowhere => {}
             Home::Segment(number) => {
-                if let Some(arena) = self.segments[number as usize].take() {
+                if let Some(segment) = self.segments[number as usize].take() {
                     self.vacant.push(number);
-                    self.keep(arena);
+                    self.keep(segment);
                 }
             }
             Home::Slot { class, slab, slot } => {
-                let emptied = self.classes[class as usize].release(class, slab, slot, moved);
-                if let Some(arena) = emptied {
-                    self.keep(arena);
+                let Self { classes, device, failure, .. } = self;
+                let copy = |from: *const u8, to: Place, bytes: usize| {
+                    // SAFETY: two slots of this size in different mappings, and nothing computes while the pool is locked.
+                    if let Err(reason) = unsafe { device.copy(from, to.start, bytes) } {
+                        failure.get_or_insert(reason);
+                    }
+                };
+                let emptied = classes[class as usize].release((class, slab, slot), copy, moved);
+                if let Some(mapping) = emptied {
+                    self.keep(mapping);
                 }
             }
         }
@@ -180,7 +264,7 @@ impl Pool {
             for number in 0..class.slabs.len() {
                 if let Some(slab) = class.slabs[number].take_if(|slab| slab.used == 0) {
                     class.free.retain(|(slab, _)| *slab as usize != number);
-                    self.mapped -= slab.arena.bytes();
+                    self.mapped -= slab.mapping.bytes;
                 }
             }
         }
@@ -190,30 +274,36 @@ impl Pool {
     }
 
     /// A mapping of so many bytes: one that is kept, or a new one.
-    fn map(&mut self, bytes: usize) -> Result<Arena, Short> {
+    fn map(&mut self, bytes: usize) -> Result<Mapping, Short> {
         if let Some(kept) = self.cache.get_mut(&bytes)
-            && let Some(arena) = kept.pop()
+            && let Some(mapping) = kept.pop()
         {
             self.cached -= bytes;
-            return Ok(arena);
+            return Ok(mapping);
         }
         let fits = |mapped: usize, line| mapped.checked_add(bytes).is_some_and(|all| all <= line);
         if !fits(self.mapped, self.line) {
             self.trim();
         }
         if !fits(self.mapped, self.line) {
-            return Err(Short);
+            return Err(Short(None));
         }
-        let arena = Arena::new(bytes).map_err(|_| Short)?;
+        let mut mapped = self.device.clone().map(bytes);
+        if mapped.is_err() && self.mapped > 0 {
+            // What is kept for later may be what is missing.
+            self.trim();
+            mapped = self.device.clone().map(bytes);
+        }
+        let memory = mapped.map_err(|reason| Short(Some(reason)))?;
         self.mapped += bytes;
-        Ok(arena)
+        Ok(Mapping { start: memory.at(0, bytes), memory, bytes })
     }
 
     /// Keeps a mapping for later, and unmaps the largest of those that are too many.
-    fn keep(&mut self, arena: Arena) {
+    fn keep(&mut self, mapping: Mapping) {
         let most = MOST_CACHED_BYTES.min(self.line / 4);
-        self.cached += arena.bytes();
-        self.cache.entry(arena.bytes()).or_default().push(arena);
+        self.cached += mapping.bytes;
+        self.cache.entry(mapping.bytes).or_default().push(mapping);
         while self.cached > most
             && let Some(mut largest) = self.cache.last_entry()
         {
@@ -234,13 +324,13 @@ impl Class {
         SLAB / self.size
     }
 
-    fn add(&mut self, size: usize, arena: Arena) {
+    fn add(&mut self, size: usize, mapping: Mapping) {
         self.size = size;
         let number = self.slabs.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slabs.push(None);
             self.slabs.len() - 1
         });
-        self.slabs[number] = Some(Slab { arena, owners: vec![FREE; self.slots()], used: 0 });
+        self.slabs[number] = Some(Slab { mapping, owners: vec![FREE; self.slots()], used: 0 });
         self.free.extend((0..self.slots() as u32).rev().map(|slot| (number as u32, slot)));
     }
 
@@ -253,12 +343,19 @@ impl Class {
         let home = self.slabs[slab as usize].as_mut().expect("a free slot's slab");
         home.owners[slot as usize] = owner;
         home.used += 1;
-        let start = home.arena.at(slot as usize * self.size, self.size);
+        // Inside the mapping, which has as many slots as the slab has owners.
+        let start = home.mapping.start.wrapping_add(slot as usize * self.size);
         Place { start, home: Home::Slot { class, slab, slot } }
     }
 
-    /// Frees a slot. Where the free ones would fill two slabs, the emptiest slab is cleared and returned.
-    fn release(&mut self, class: u8, slab: u32, slot: u32, moved: &mut Vec<Moved>) -> Option<Arena> {
+    /// Frees a slot. Where the free ones would fill two slabs, the emptiest slab is cleared, with `copy` from an address to a
+    /// place, and returned.
+    fn release(
+        &mut self,
+        (class, slab, slot): (u8, u32, u32),
+        mut copy: impl FnMut(*const u8, Place, usize),
+        moved: &mut Vec<Moved>,
+    ) -> Option<Mapping> {
         let home = self.slabs[slab as usize].as_mut()?;
         home.owners[slot as usize] = FREE;
         home.used -= 1;
@@ -272,19 +369,23 @@ impl Class {
         self.free.retain(|(slab, _)| *slab as usize != emptiest);
         for (slot, &owner) in cleared.owners.iter().enumerate().filter(|(_, owner)| **owner != FREE) {
             let place = self.take(class, owner);
-            let from = cleared.arena.at(slot * self.size, self.size);
-            // SAFETY: two slots of this size in different mappings, and nothing computes while the pool is locked.
-            unsafe { place.start.copy_from_nonoverlapping(from, self.size) };
+            copy(cleared.mapping.start.wrapping_add(slot * self.size), place, self.size);
             moved.push((owner, place));
         }
-        Some(cleared.arena)
+        Some(cleared.mapping)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_cpu::Cpu;
+    use plimsoll_runtime::KernelExecutor;
     use plimsoll_tensor::random::Lcg;
+
+    fn pool(line: usize) -> Pool {
+        Pool::new(Cpu::new(1).unwrap().kernel_device(), line)
+    }
 
     #[test]
     fn sizes_are_rounded_by_a_quarter_at_most_and_have_a_class_each() {
@@ -305,7 +406,7 @@ mod tests {
     /// A hundred thousand small values, of which one in each slab stays: the rest of the slabs is given back.
     #[test]
     fn slabs_that_are_almost_empty_are_cleared() {
-        let (mut pool, mut moved) = (Pool::new(usize::MAX), Vec::new());
+        let (mut pool, mut moved) = (pool(usize::MAX), Vec::new());
         let mut places: Vec<Place> =
             (0..100_000).filter_map(|owner| pool.allocate(100, owner).ok()).collect();
         assert!(places.len() == 100_000 && pool.mapped() >= 51_200_000);
@@ -321,7 +422,7 @@ mod tests {
     #[test]
     fn fragmentation_is_bounded_and_moved_bytes_arrive() {
         let (mut random, line) = (Lcg::new(3), 96 << 20);
-        let mut pool = Pool::new(line);
+        let mut pool = pool(line);
         let mut live: Vec<Option<(Place, usize)>> = vec![None; 3000];
         let mut moved = Vec::new();
         for step in 0..40_000u32 {

@@ -266,7 +266,7 @@ impl<'g> Lowered<'g> {
             self.slot_of[node.outputs[0].index()] = reads[0];
             return Ok(());
         }
-        let kernel = executor.single(query).ok_or_else(|| Unsupported {
+        let kernel = executor.kernel_device().single(query).ok_or_else(|| Unsupported {
             target: executor.target().name(),
             op: node.op.name(),
             types: query.inputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),

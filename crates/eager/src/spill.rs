@@ -27,20 +27,16 @@ impl Spill {
         self.bytes - self.free.values().sum::<u64>()
     }
 
-    /// Stores bytes and returns their offset; `None` if the file has no room for them.
-    pub fn store(&mut self, bytes: &[u8]) -> Result<Option<u64>, TransferError> {
-        let length = taken(bytes.len());
+    /// Takes a part for so many bytes, and returns its offset; `None` if the file has no room for them.
+    pub fn take(&mut self, bytes: usize) -> Result<Option<u64>, TransferError> {
+        let length = taken(bytes);
         let Some((&offset, &free)) = self.free.iter().find(|(_, free)| **free >= length) else {
             return Ok(None);
         };
-        let queue = match &self.queue {
-            Some(queue) => queue,
-            None => {
-                let file = SpillFile::create(&self.folder, self.bytes)?;
-                self.queue.insert(FileQueue::new(file, 4)?)
-            }
-        };
-        queue.write_now(offset, bytes)?;
+        if self.queue.is_none() {
+            let file = SpillFile::create(&self.folder, self.bytes)?;
+            self.queue = Some(FileQueue::new(file, 4)?);
+        }
         self.free.remove(&offset);
         if free > length {
             self.free.insert(offset + length, free - length);
@@ -48,13 +44,14 @@ impl Spill {
         Ok(Some(offset))
     }
 
-    /// Loads bytes back, and frees their part.
-    pub fn load(&mut self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
-        if let Some(queue) = &self.queue {
-            queue.read_now(offset, into)?;
-        }
-        self.release(offset, into.len());
-        Ok(())
+    /// Writes to a part that is taken.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), TransferError> {
+        self.queue.as_ref().map_or(Ok(()), |queue| queue.write_now(offset, bytes))
+    }
+
+    /// Reads from a part that is taken.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
+        self.queue.as_ref().map_or(Ok(()), |queue| queue.read_now(offset, into))
     }
 
     /// Frees a part, and joins it with free ones beside it.

@@ -151,12 +151,11 @@ impl Tensor {
         }
         into.memory.ops += 1;
         let buffer = into.memory.allocate(&self.ty, "copy", site)?;
-        let read = from.memory.read(&[source.buffer], "copy").map(|bytes| {
-            bytes.iter().for_each(|bytes| into.memory.write(buffer).copy_from_slice(bytes));
-        });
+        let brought = from.memory.bring(&[source.buffer], "copy");
+        let copied = brought.and_then(|()| from.memory.copy_to(source.buffer, &mut into.memory, buffer));
         drop((from, into));
         let handle = Arc::new(Handle { context: context.clone(), buffer });
-        read?;
+        copied?;
         let copy = Self::of(self.ty.clone(), self.batch, handle);
         placement::log_copy(self, &copy);
         Ok(tape::follow(self, copy))
@@ -164,7 +163,9 @@ impl Tensor {
 
     /// The error of an op whose other operands are in a context that this one is not in.
     pub(crate) fn elsewhere(&self, op: &'static str, other: &Context) -> Error {
-        Error::Devices { op, first: other.device.to_string(), second: self.device().to_string() }
+        let (first, second) = (other.device.to_string(), self.device().to_string());
+        let second = if first == second { format!("another context of {second}") } else { second };
+        Error::Devices { op, first, second }
     }
 
     /// The same tensor, with axis 0 marked as the batch. Marks propagate as in graphs: sums over the batch then fold in the
@@ -207,9 +208,8 @@ impl Tensor {
         };
         let mut host = plimsoll_tensor::Tensor::zeros((*self.ty).clone());
         let mut state = handle.context.lock();
-        if let [bytes] = state.memory.read(&[handle.buffer], "reading")?[..] {
-            host.as_bytes_mut().copy_from_slice(bytes);
-        }
+        state.memory.bring(&[handle.buffer], "reading")?;
+        state.memory.read(handle.buffer, host.as_bytes_mut())?;
         Ok(host)
     }
 

@@ -1,6 +1,6 @@
 //! What computes: the seam between the runtime and the kernels of an executor.
 
-use plimsoll_plan::{Executor, KernelQuery};
+use plimsoll_plan::{ExecuteError, Executor, KernelQuery, PlanSet, Prepared};
 use std::sync::Arc;
 
 /// What computes: the kernels of an executor and the memory that they work in. Kernels run one after the other; an
@@ -52,9 +52,28 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Copies values to the host's memory, over the link as [`Device::copy_in`].
+    ///
+    /// # Safety
+    /// As for [`Memory::read`].
+    unsafe fn copy_out(&self, memory: &Self::Memory, offset: usize, into: &mut [u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { memory.read(offset, into) }
+    }
+
     /// Waits until everything that was queued has run; the error is that of what failed.
     fn finish(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether its memory is the host's, which may then use it by address: kernels have completed when they return.
+    fn in_host_memory(&self) -> bool {
+        false
+    }
+
+    /// Memory is given in pages of so many bytes. What is larger than half of one takes whole pages; smaller pieces share some.
+    fn page_bytes(&self) -> usize {
+        1
     }
 }
 
@@ -108,8 +127,76 @@ pub trait Memory: Send + Sync {
 
 /// An executor whose kernels can also be run one by one, without a plan.
 pub trait KernelExecutor: Executor + Send + Sync {
-    /// The kernel for a node with its device, if there is one.
-    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>>;
+    /// What runs them, and gives memory for what they read and write.
+    fn kernel_device(&self) -> Arc<dyn KernelDevice>;
+
+    /// As [`Executor::prepare`], for plans whose inputs and results are in memory of [`KernelExecutor::kernel_device`].
+    fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError>;
+}
+
+/// Plans that are ready to run beside single kernels of the same device.
+pub trait KernelSession: Prepared {
+    /// As [`Prepared::run`]. On a device that queues kernels the run may go on when this returns, and what fails in it is told
+    /// by what waits for it.
+    ///
+    /// # Safety
+    /// Inputs in the device's memory are valid, and only kernels that are queued later write to them.
+    unsafe fn run_on_device(&mut self, plan: usize, inputs: &[Input<'_>]) -> Result<(), ExecuteError>;
+
+    /// As [`Prepared::read_output`], to the device's memory.
+    ///
+    /// # Safety
+    /// The device has so many bytes there, and nothing else uses them meanwhile.
+    unsafe fn copy_output(
+        &self,
+        plan: usize,
+        output: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), ExecuteError>;
+}
+
+/// An input of a step.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    /// In host memory.
+    Host(&'a [u8]),
+    /// In the device's memory: the address, and how many bytes.
+    Device(*const u8, usize),
+}
+
+impl Input<'_> {
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Host(bytes) => bytes.len(),
+            Self::Device(_, bytes) => *bytes,
+        }
+    }
+}
+
+/// A [`Device`] whose kernels are run one by one, on values in memory that is mapped piece by piece. Every device is one.
+pub trait KernelDevice: Send + Sync {
+    /// The kernel for a node, if there is one.
+    fn single(self: Arc<Self>, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>>;
+
+    /// Maps memory, zeroed. The host's reads and writes of it pass the link between the two.
+    fn map(self: Arc<Self>, bytes: usize) -> Result<Box<dyn Memory>, String>;
+
+    /// As [`Device::copy`], also from one mapping to another.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`].
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String>;
+
+    /// As [`Device::finish`].
+    fn finish(&self) -> Result<(), String>;
+
+    /// As [`Device::in_host_memory`].
+    fn in_host_memory(&self) -> bool;
+
+    /// As [`Device::page_bytes`].
+    fn page_bytes(&self) -> usize;
 }
 
 /// A kernel that can be run by itself: a call with its device.
@@ -117,20 +204,40 @@ pub trait SingleKernel: Send + Sync {
     /// Bytes of scratch that it needs.
     fn workspace_bytes(&self) -> usize;
 
-    /// Runs it.
+    /// Runs it, or queues it.
     ///
     /// # Safety
-    /// As for [`Device::run`]. Besides, no other kernel of the device may run meanwhile.
+    /// As for [`Device::run`]. Besides, no other kernel of the device may be run meanwhile.
     unsafe fn run(&self, operands: &Operands<'_>) -> Result<(), String>;
 }
 
-/// The kernel of a device for a node.
-pub fn single_kernel<D: Device + 'static>(
-    device: &Arc<D>,
-    query: &KernelQuery<'_>,
-) -> Option<Box<dyn SingleKernel>> {
-    let call = device.find(query)?;
-    Some(Box::new(Single { device: device.clone(), call }))
+impl<D: Device + 'static> KernelDevice for D {
+    fn single(self: Arc<Self>, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
+        let call = self.find(query)?;
+        Some(Box::new(Single { device: self, call }))
+    }
+
+    fn map(self: Arc<Self>, bytes: usize) -> Result<Box<dyn Memory>, String> {
+        let memory = Device::map(self.as_ref(), bytes)?;
+        Ok(Box::new(Mapped { memory, device: self }))
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { Device::copy(self, from, to, bytes) }
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        Device::finish(self)
+    }
+
+    fn in_host_memory(&self) -> bool {
+        Device::in_host_memory(self)
+    }
+
+    fn page_bytes(&self) -> usize {
+        Device::page_bytes(self)
+    }
 }
 
 struct Single<D: Device> {
@@ -146,6 +253,37 @@ impl<D: Device> SingleKernel for Single<D> {
     unsafe fn run(&self, operands: &Operands<'_>) -> Result<(), String> {
         // SAFETY: the caller's promise is passed on.
         unsafe { self.device.run(&self.call, operands) }
+    }
+}
+
+/// Memory with its device, over whose link it is read and written.
+struct Mapped<D: Device> {
+    memory: D::Memory,
+    device: Arc<D>,
+}
+
+impl<D: Device> Memory for Mapped<D> {
+    fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        self.memory.at(offset, bytes)
+    }
+
+    unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.device.copy_out(&self.memory, offset, into) }
+    }
+
+    unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.device.copy_in(&self.memory, offset, from) }
+    }
+
+    unsafe fn fill(&self, offset: usize, bytes: usize, byte: u8) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.memory.fill(offset, bytes, byte) }
     }
 }
 

@@ -34,7 +34,9 @@ mod tracing;
 pub mod transfer;
 mod worker;
 
-pub use device::{Device, InputLane, KernelExecutor, Memory, Operands, SingleKernel, single_kernel};
+pub use device::{
+    Device, Input, InputLane, KernelDevice, KernelExecutor, KernelSession, Memory, Operands, SingleKernel,
+};
 pub use placed::prepare_placed;
 pub use queues::{Queues, Ticket, TransferQueue};
 pub use replicas::{ReplicaDevice, prepare_replicas};

@@ -1,7 +1,7 @@
 //! The step loop: runs the steps of a plan in order, and waits for transfers where there is a hazard.
 
 use super::checked::ShadowArena;
-use super::device::{Device, Memory, Operands};
+use super::device::{Device, Input, KernelSession, Memory, Operands};
 use super::inputs_ahead::InputsAhead;
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
@@ -38,7 +38,7 @@ pub fn prepare<D: Device + 'static>(
     device: Arc<D>,
     queues: impl FnOnce(&PlanSet) -> Result<Queues, ExecuteError>,
     options: &Options,
-) -> Result<Box<dyn Prepared>, ExecuteError> {
+) -> Result<Box<dyn KernelSession>, ExecuteError> {
     // Kernels trust the plan with raw memory, so a plan from anywhere is checked here.
     if plans.numerics != target.numerics() {
         let other = &plans.target;
@@ -98,6 +98,31 @@ pub fn prepare<D: Device + 'static>(
         reads: Vec::with_capacity(most_reads),
         writes: Vec::with_capacity(most_writes),
     }))
+}
+
+/// The inputs of a run.
+#[derive(Clone, Copy)]
+enum Inputs<'a> {
+    Host(&'a [&'a [u8]]),
+    /// The same, of which some may be in the device's memory already.
+    Ahead(&'a [&'a [u8]]),
+    Anywhere(&'a [Input<'a>]),
+}
+
+impl<'a> Inputs<'a> {
+    fn count(self) -> usize {
+        match self {
+            Self::Host(inputs) | Self::Ahead(inputs) => inputs.len(),
+            Self::Anywhere(inputs) => inputs.len(),
+        }
+    }
+
+    fn get(self, i: usize) -> Input<'a> {
+        match self {
+            Self::Host(inputs) | Self::Ahead(inputs) => Input::Host(inputs[i]),
+            Self::Anywhere(inputs) => inputs[i],
+        }
+    }
 }
 
 /// Plans with their arena, ready to run.
@@ -269,8 +294,7 @@ impl<D: Device> StepLoop<D> {
     fn run_each(
         &mut self,
         plan: usize,
-        inputs: &[&[u8]],
-        prefetched: bool,
+        inputs: Inputs<'_>,
         mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
         if plan >= self.plans.plans.len() {
@@ -285,7 +309,8 @@ impl<D: Device> StepLoop<D> {
             self.transfers.drain()?
         }
         if let Some(ahead) = &mut self.ahead {
-            ahead.begin(prefetched.then_some(plan)).map_err(ExecuteError::Device)?;
+            let own = matches!(inputs, Inputs::Ahead(_)).then_some(plan);
+            ahead.begin(own).map_err(ExecuteError::Device)?;
         }
         self.copy_inputs(plan, inputs)?;
         if let Some(ahead) = &mut self.ahead {
@@ -393,11 +418,11 @@ impl<D: Device> StepLoop<D> {
         }
     }
 
-    fn copy_inputs(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
+    fn copy_inputs(&mut self, plan: usize, inputs: Inputs<'_>) -> Result<(), ExecuteError> {
         let part = self.connection.as_ref().and_then(|connection| connection.parts[plan]);
         let plan = &self.plans.plans[plan];
-        if inputs.len() != plan.graph.inputs.len() {
-            let (wants, has) = (plan.graph.inputs.len(), inputs.len());
+        if inputs.count() != plan.graph.inputs.len() {
+            let (wants, has) = (plan.graph.inputs.len(), inputs.count());
             return Err(ExecuteError::Input(format!(
                 "the plan `{}` takes {wants} inputs, {has} were given",
                 plan.name
@@ -406,12 +431,17 @@ impl<D: Device> StepLoop<D> {
         for buffer in &plan.buffers {
             match buffer.kind {
                 BufferKind::Input(i) if plan.graph.inputs[i].batched && part.is_some() => {
-                    self.copy_part(plan, part, buffer, inputs[i])?;
+                    let Input::Host(batch) = inputs.get(i) else {
+                        let reason = "a batch that several devices share is in host memory";
+                        return Err(ExecuteError::Input(reason.into()));
+                    };
+                    self.copy_part(plan, part, buffer, batch)?;
                     Ok(())
                 }
                 BufferKind::Input(i) => {
-                    if inputs[i].len() != buffer.bytes {
-                        let (name, wants, has) = (&plan.graph.inputs[i].name, buffer.bytes, inputs[i].len());
+                    let input = inputs.get(i);
+                    if input.bytes() != buffer.bytes {
+                        let (name, wants, has) = (&plan.graph.inputs[i].name, buffer.bytes, input.bytes());
                         return Err(ExecuteError::Input(format!(
                             "input `{name}` takes {wants} bytes, {has} were given"
                         )));
@@ -421,11 +451,17 @@ impl<D: Device> StepLoop<D> {
                     let there = self.ahead.as_ref().map_or(Ok(false), |ahead| unsafe {
                         ahead.take(device, arena, i, buffer.offset..buffer.offset + buffer.bytes)
                     });
-                    match there {
-                        Ok(true) => Ok(()),
+                    match (there, input) {
+                        (Ok(true), _) | (Ok(false), Input::Device(_, 0)) => Ok(()),
                         // SAFETY: as above.
-                        Ok(false) => unsafe { device.copy_in(arena, buffer.offset, inputs[i]) },
-                        Err(error) => Err(error),
+                        (Ok(false), Input::Host(bytes)) => unsafe {
+                            device.copy_in(arena, buffer.offset, bytes)
+                        },
+                        // SAFETY: as above, and what is outside the arena is valid by the promise of who runs.
+                        (Ok(false), Input::Device(from, bytes)) => unsafe {
+                            device.copy(from, arena.at(buffer.offset, bytes), bytes)
+                        },
+                        (Err(error), _) => Err(error),
                     }
                 }
                 // SAFETY: nor accumulators, which start at zero.
@@ -460,6 +496,15 @@ impl<D: Device> StepLoop<D> {
         Ok(())
     }
 
+    /// The buffer of an output of so many bytes.
+    fn output_buffer(&self, plan: usize, output: usize, bytes: usize) -> Result<&Buffer, ExecuteError> {
+        let found = self.plans.plans.get(plan);
+        let buffer = found.and_then(|p| p.outputs.get(output).map(|id| &p.buffers[id.index()]));
+        buffer.filter(|b| b.bytes == bytes).ok_or_else(|| {
+            ExecuteError::Input(format!("plan {plan} has no output {output} of {bytes} bytes"))
+        })
+    }
+
     /// Where a range of a state's bytes is.
     fn state_home(&self, state: usize, offset: usize, bytes: usize) -> Result<StateHome, ExecuteError> {
         let found = self.plans.states.get(state);
@@ -478,7 +523,7 @@ impl<D: Device> StepLoop<D> {
 
 impl<D: Device> Prepared for StepLoop<D> {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, inputs, false, Self::checked_step)
+        self.run_each(plan, Inputs::Host(inputs), Self::checked_step)
     }
 
     fn prefetch(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<bool, ExecuteError> {
@@ -490,7 +535,7 @@ impl<D: Device> Prepared for StepLoop<D> {
     }
 
     fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, inputs, true, Self::checked_step)
+        self.run_each(plan, Inputs::Ahead(inputs), Self::checked_step)
     }
 
     fn is_running(&self) -> bool {
@@ -510,7 +555,7 @@ impl<D: Device> Prepared for StepLoop<D> {
             }
             Ok(())
         };
-        self.run_each(plan, inputs, false, look)?;
+        self.run_each(plan, Inputs::Host(inputs), look)?;
         Ok(bad)
     }
 
@@ -519,12 +564,7 @@ impl<D: Device> Prepared for StepLoop<D> {
     }
 
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
-        let found = self.plans.plans.get(plan);
-        let buffer = found.and_then(|p| p.outputs.get(output).map(|id| &p.buffers[id.index()]));
-        let buffer = buffer.filter(|b| b.bytes == into.len());
-        let buffer = buffer.ok_or_else(|| {
-            ExecuteError::Input(format!("plan {plan} has no output {output} of {} bytes", into.len()))
-        })?;
+        let buffer = self.output_buffer(plan, output, into.len())?;
         // SAFETY: no step runs and no load is in flight, so nothing writes to the arena.
         unsafe { self.arena.read(buffer.offset, into) }.map_err(ExecuteError::Device)
     }
@@ -552,5 +592,27 @@ impl<D: Device> Prepared for StepLoop<D> {
                 self.transfers.queue(tier)?.write_now(offset, from).map_err(failed)
             }
         }
+    }
+}
+
+impl<D: Device> KernelSession for StepLoop<D> {
+    unsafe fn run_on_device(&mut self, plan: usize, inputs: &[Input<'_>]) -> Result<(), ExecuteError> {
+        self.run_each(plan, Inputs::Anywhere(inputs), Self::checked_step)
+    }
+
+    unsafe fn copy_output(
+        &self,
+        plan: usize,
+        output: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), ExecuteError> {
+        let buffer = self.output_buffer(plan, output, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let from = self.arena.at(buffer.offset, bytes).cast_const();
+        // SAFETY: no load is in flight, and steps of the next run come after the copy; the rest is the caller's promise.
+        unsafe { self.device.copy(from, to, bytes) }.map_err(ExecuteError::Device)
     }
 }

@@ -1,5 +1,6 @@
 //! A transfer queue of copy threads that move bytes at the speed of a link.
 
+use crate::device::host_address;
 use crate::store::Store;
 use plimsoll_plan::{Direction, Link, TIER_ALIGNMENT};
 use plimsoll_runtime::spill::TransferError;
@@ -57,6 +58,7 @@ struct Lane {
 struct Request {
     direction: Direction,
     offset: u64,
+    /// By the device's address.
     memory: *mut u8,
     bytes: usize,
     issued_at: Instant,
@@ -207,9 +209,9 @@ impl Inner {
         sleep_until(*free_at - Duration::from_nanos(bytes as u64 / COPY_BYTES_PER_NS).min(moving));
         let moved = match direction {
             // SAFETY: the promise of who made the request; what met these bytes before has completed.
-            Direction::Load => unsafe { self.store.load(offset, memory, bytes) },
+            Direction::Load => unsafe { self.store.load(offset, host_address(memory), bytes) },
             // SAFETY: as above.
-            Direction::Store => unsafe { self.store.store(offset, memory, bytes) },
+            Direction::Store => unsafe { self.store.store(offset, host_address(memory), bytes) },
         };
         sleep_until(*free_at + Duration::from_nanos(self.link.latency_ns));
         moved

@@ -4,7 +4,9 @@ use plimsoll_cpu::{CpuDevice, CpuTarget};
 use plimsoll_graph::Numerics;
 use plimsoll_plan::{Kernel, KernelQuery, Link, Target, Unsupported};
 use plimsoll_runtime::arena::Arena;
-use plimsoll_runtime::{Device, InputLane, Operands};
+use plimsoll_runtime::{Device, InputLane, Memory, Operands};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The planner's view: the CPU's.
@@ -37,18 +39,107 @@ impl Target for SimulatedTarget {
     }
 }
 
-/// The CPU's kernels, and a link that batches pass.
+/// Addresses of device memory are the host's plus this, where no processor has memory: the host cannot follow one by mistake.
+const APART: usize = 1 << 52;
+
+/// The device's address of memory that the host has at an address.
+pub(crate) fn device_address(host: *mut u8) -> *mut u8 {
+    host.wrapping_add(APART)
+}
+
+/// Where the host has what is at an address of the device.
+pub(crate) fn host_address(device: *mut u8) -> *mut u8 {
+    if device.is_null() { device } else { device.wrapping_sub(APART) }
+}
+
+/// The CPU's kernels, and a link that batches and values pass.
 pub(crate) struct SimulatedDevice {
-    pub(crate) cpu: CpuDevice,
+    cpu: CpuDevice,
     pub(crate) link: Link,
+    /// Bytes of memory that nobody has.
+    free: Arc<AtomicUsize>,
+    /// The operands of the kernel that runs.
+    operands: Mutex<HostOperands>,
+}
+
+/// Operands by the host's addresses, kept so that running a kernel allocates nothing.
+struct HostOperands {
+    reads: Vec<*const u8>,
+    writes: Vec<*mut u8>,
+}
+
+// SAFETY: the addresses are those of the last kernel that ran, and are not followed any more.
+unsafe impl Send for HostOperands {}
+
+/// Operands of most kernels.
+const OPERANDS: usize = 64;
+
+impl SimulatedDevice {
+    pub fn new(cpu: CpuDevice, link: Link) -> Self {
+        let (reads, writes) = (Vec::with_capacity(OPERANDS), Vec::with_capacity(OPERANDS));
+        let operands = Mutex::new(HostOperands { reads, writes });
+        Self { cpu, link, free: Arc::new(AtomicUsize::new(usize::MAX)), operands }
+    }
+
+    /// Sets how many bytes of memory nobody has.
+    pub fn set_free_bytes(&self, bytes: usize) {
+        self.free.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Memory of the device: an arena behind addresses of its own.
+pub(crate) struct SimulatedMemory {
+    arena: Arena,
+    free: Arc<AtomicUsize>,
+}
+
+impl Drop for SimulatedMemory {
+    fn drop(&mut self) {
+        self.free.fetch_add(self.arena.bytes(), Ordering::Relaxed);
+    }
+}
+
+impl Memory for SimulatedMemory {
+    fn bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        device_address(self.arena.at(offset, bytes))
+    }
+
+    unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.arena.read(offset, into) }
+    }
+
+    unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.arena.write(offset, from) }
+    }
+
+    unsafe fn fill(&self, offset: usize, bytes: usize, byte: u8) -> Result<(), String> {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.arena.fill(offset, bytes, byte) }
+    }
 }
 
 impl Device for SimulatedDevice {
     type Call = <CpuDevice as Device>::Call;
-    type Memory = Arena;
+    type Memory = SimulatedMemory;
 
-    fn map(&self, bytes: usize) -> Result<Arena, String> {
-        self.cpu.map(bytes)
+    fn map(&self, bytes: usize) -> Result<SimulatedMemory, String> {
+        let left = |free: usize| free.checked_sub(bytes);
+        if let Err(free) = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left) {
+            return Err(format!("{bytes} bytes of memory are needed on the accelerator, {free} are free"));
+        }
+        match self.cpu.map(bytes) {
+            Ok(arena) => Ok(SimulatedMemory { arena, free: self.free.clone() }),
+            Err(reason) => {
+                self.free.fetch_add(bytes, Ordering::Relaxed);
+                Err(reason)
+            }
+        }
     }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<Self::Call> {
@@ -60,18 +151,41 @@ impl Device for SimulatedDevice {
     }
 
     unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String> {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { self.cpu.run(call, operands) }
+        let mut host = self.operands.lock().unwrap_or_else(PoisonError::into_inner);
+        let HostOperands { reads, writes } = &mut *host;
+        reads.clear();
+        reads.extend(operands.reads.iter().map(|read| host_address(read.cast_mut()).cast_const()));
+        writes.clear();
+        writes.extend(operands.writes.iter().map(|&write| host_address(write)));
+        let workspace = host_address(operands.workspace);
+        let operands = Operands { reads, writes, workspace, ..*operands };
+        // SAFETY: the caller's promise is passed on, of the same memory.
+        unsafe { self.cpu.run(call, &operands) }
     }
 
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { self.cpu.copy(from, to, bytes) }
+        // SAFETY: the caller's promise is passed on, of the same memory.
+        unsafe { self.cpu.copy(host_address(from.cast_mut()), host_address(to), bytes) }
     }
 
-    unsafe fn copy_in(&self, memory: &Arena, offset: usize, from: &[u8]) -> Result<(), String> {
+    unsafe fn copy_in(&self, memory: &SimulatedMemory, offset: usize, from: &[u8]) -> Result<(), String> {
+        let start = Instant::now();
         // SAFETY: the caller's promise is passed on.
-        unsafe { pass(self.link, memory.at(offset, from.len()), from) };
+        unsafe { memory.write(offset, from)? };
+        pass(self.link, from.len(), self.link.load_ns_per_mib, start);
+        Ok(())
+    }
+
+    unsafe fn copy_out(
+        &self,
+        memory: &SimulatedMemory,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<(), String> {
+        let start = Instant::now();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { memory.read(offset, into)? };
+        pass(self.link, into.len(), self.link.store_ns_per_mib, start);
         Ok(())
     }
 
@@ -80,15 +194,9 @@ impl Device for SimulatedDevice {
     }
 }
 
-/// Copies bytes over a link.
-///
-/// # Safety
-/// The memory is valid, and nothing else uses it meanwhile.
-unsafe fn pass(link: Link, to: *mut u8, from: &[u8]) {
-    let start = Instant::now();
-    // SAFETY: the caller's promise; the slice is apart from a device's memory.
-    unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-    let moving = (from.len() as u128 * u128::from(link.load_ns_per_mib)) >> 20;
+/// Sleeps until bytes have passed a link, in a direction of which a MiB takes so long.
+fn pass(link: Link, bytes: usize, ns_per_mib: u64, start: Instant) {
+    let moving = (bytes as u128 * u128::from(ns_per_mib)) >> 20;
     let time = Duration::from_nanos(moving as u64 + link.latency_ns);
     std::thread::sleep(time.saturating_sub(start.elapsed()));
 }
@@ -98,8 +206,10 @@ struct LinkLane(Link);
 
 impl InputLane for LinkLane {
     unsafe fn copy_in(&mut self, to: *mut u8, from: &[u8]) -> Result<(), String> {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { pass(self.0, to, from) };
+        let start = Instant::now();
+        // SAFETY: the caller's promise; the slice is apart from a device's memory.
+        unsafe { host_address(to).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        pass(self.0, from.len(), self.0.load_ns_per_mib, start);
         Ok(())
     }
 

@@ -4,11 +4,11 @@ use crate::copy_queue::CopyQueue;
 use crate::device::{SimulatedDevice, SimulatedTarget};
 use crate::store::Store;
 use plimsoll_cpu::{CpuDevice, CpuTarget};
-use plimsoll_plan::{ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
+use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
 use plimsoll_runtime::spill::{SpillFile, TransferError};
 use plimsoll_runtime::transfer::{FileQueue, STAGING_BYTES};
 use plimsoll_runtime::{
-    KernelExecutor, Options, Queues, SingleKernel, StepTimes, TransferQueue, prepare, single_kernel,
+    KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, TransferQueue, prepare,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,13 +47,19 @@ impl Simulated {
     pub fn with_link(threads: usize, link: Link) -> std::io::Result<Self> {
         let cpu = CpuDevice::new(threads)?;
         let target = SimulatedTarget(CpuTarget::new(cpu.isa(), cpu.threads()));
-        let device = Arc::new(SimulatedDevice { cpu, link });
+        let device = Arc::new(SimulatedDevice::new(cpu, link));
         Ok(Self { target, device, options: Options::default(), spill: None })
     }
 
     /// An accelerator that may offload to a file in a folder, too, at the speed of a link between host memory and disk.
     pub fn spilling(self, folder: impl Into<PathBuf>, disk: Link) -> Self {
         Self { spill: Some((folder.into(), disk)), ..self }
+    }
+
+    /// An accelerator with so many bytes of memory; all that the host has, unless told.
+    pub fn memory(self, bytes: usize) -> Self {
+        self.device.set_free_bytes(bytes);
+        self
     }
 
     /// An accelerator in the runtime's checked mode.
@@ -103,13 +109,17 @@ impl Executor for Simulated {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Transfer(e.to_string()));
-        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+        Ok(self.prepare_session(plans)?)
     }
 }
 
 impl KernelExecutor for Simulated {
-    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
-        single_kernel(&self.device, query)
+    fn kernel_device(&self) -> Arc<dyn KernelDevice> {
+        self.device.clone()
+    }
+
+    fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
+        let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Transfer(e.to_string()));
+        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
     }
 }

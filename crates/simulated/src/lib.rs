@@ -1,6 +1,6 @@
 //! A simulated accelerator.
 //!
-//! Its device memory is an arena of its own. Offloaded states and values are in a second arena, which stands for pinned host
+//! Its device memory is an arena of its own, behind addresses that the host cannot follow. Offloaded states and values are in a second arena, which stands for pinned host
 //! memory, or in a file; threads copy between them with the bandwidth and latency of links that are set. Its kernels are the CPU's, so its numbers
 //! are the CPU's, to the bit. It shows, without a device, that plans for several memory spaces hold their lines and that
 //! transfers on links that work side by side do not race.

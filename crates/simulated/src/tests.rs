@@ -1,6 +1,7 @@
 //! The copy queue against a model that does one request after the other.
 
 use crate::copy_queue::CopyQueue;
+use crate::device::device_address;
 use crate::store::Store;
 use plimsoll_plan::{Link, TIER_ALIGNMENT};
 use plimsoll_runtime::TransferQueue;
@@ -14,6 +15,11 @@ const PAGES: usize = 8;
 /// A queue to memory of [`PAGES`] pages.
 fn queue(link: Link) -> CopyQueue {
     CopyQueue::new(Store::memory(PAGES * PAGE).unwrap(), link).unwrap()
+}
+
+/// The device's address of memory.
+fn device(memory: &Arena, offset: usize, bytes: usize) -> *mut u8 {
+    device_address(memory.at(offset, bytes))
 }
 
 #[test]
@@ -33,7 +39,7 @@ fn requests_see_the_effects_of_all_earlier_ones() {
         for _ in 0..400 {
             let pages = 1 + random.below(2);
             let [in_tier, in_memory] = [0; 2].map(|_| random.below(PAGES - pages + 1) * PAGE);
-            let (bytes, place) = (pages * PAGE, memory.at(in_memory, pages * PAGE));
+            let (bytes, place) = (pages * PAGE, device(&memory, in_memory, pages * PAGE));
             if random.below(2) == 0 {
                 // SAFETY: the arena outlives the queue's use of it: `drain` below.
                 unsafe { queue.load(in_tier as u64, place, bytes) };
@@ -66,8 +72,12 @@ fn directions_work_side_by_side_at_the_speed_of_the_link() {
     for at in 0..2 {
         // SAFETY: the arena outlives the queue's use of it: `drain` below.
         unsafe {
-            queue.load((at * 2 * PAGE) as u64, memory.at(at * 2 * PAGE, 2 * PAGE), 2 * PAGE);
-            queue.store(((4 + at * 2) * PAGE) as u64, memory.at((4 + at * 2) * PAGE, 2 * PAGE), 2 * PAGE);
+            queue.load((at * 2 * PAGE) as u64, device(&memory, at * 2 * PAGE, 2 * PAGE), 2 * PAGE);
+            queue.store(
+                ((4 + at * 2) * PAGE) as u64,
+                device(&memory, (4 + at * 2) * PAGE, 2 * PAGE),
+                2 * PAGE,
+            );
         }
     }
     queue.drain().unwrap();
@@ -82,5 +92,5 @@ fn directions_work_side_by_side_at_the_speed_of_the_link() {
 fn a_range_past_the_end_is_refused() {
     let memory = Arena::new(PAGE).unwrap();
     // SAFETY: the request is refused.
-    unsafe { queue(Link::default()).load((PAGES * PAGE - 1) as u64, memory.at(0, PAGE), PAGE) };
+    unsafe { queue(Link::default()).load((PAGES * PAGE - 1) as u64, device(&memory, 0, PAGE), PAGE) };
 }

@@ -62,3 +62,23 @@ on_cuda!(layers_match:
 on_cuda!(optimizers_match:
     every_executor_steps_as_pytorch_does_in_f32,
 );
+
+on_cuda!(eager:
+    golden_norms_match_whole,
+    tapes_give_the_golden_gradients,
+    marked_batches_have_the_bits_of_a_graph,
+);
+
+on_cuda!(eager_devices:
+    values_stay_under_a_line_of_device_memory,
+    copies_and_their_gradients_arrive,
+    an_index_out_of_range_is_told_at_the_next_read,
+);
+
+on_cuda!(eager_networks: every_executor_has_the_bits_of_a_trainer);
+
+/// Larger models take too long as code of the host.
+#[test]
+fn networks_on_eager_tensors_on_gpu() {
+    on_gpu(crate::eager_networks::loops_and_compiled_steps_have_the_bits_of_a_trainer);
+}

@@ -11,18 +11,21 @@ use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_transform::gradient;
 
 #[test]
-fn golden_norms_match_whole() {
+pub(super) fn golden_norms_match_whole() {
     let whole = |op: &Op| matches!(op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. }));
     let cases: Vec<Case> = golden_cases().into_iter().filter(|c| whole(&c.op)).collect();
     assert!(cases.len() > 3);
-    for (entry, case) in kernel_sets().flat_map(|entry| cases.iter().map(move |case| (entry, case))) {
-        let inputs: Vec<Tensor> = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
-        let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
-        let allowed = 4.0 * tolerance(&case.op, &types, DType::F32);
-        let found = eager_op(&entry.eager(2).unwrap(), &case.op, &inputs, &[], 1).unwrap();
-        for (found, expected) in found.iter().zip(reference_op(&case.op, &inputs).unwrap()) {
-            compare(found, &expected, allowed)
-                .unwrap_or_else(|e| panic!("{} on {}: {e}", case.name, entry.name));
+    for entry in kernel_sets() {
+        let eager = entry.eager(2);
+        for case in &cases {
+            let inputs: Vec<Tensor> = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
+            let types: Vec<&TensorType> = inputs.iter().map(Tensor::ty).collect();
+            let allowed = 4.0 * tolerance(&case.op, &types, DType::F32);
+            let found = eager_op(&eager, &case.op, &inputs, &[], 1).unwrap();
+            for (found, expected) in found.iter().zip(reference_op(&case.op, &inputs).unwrap()) {
+                compare(found, &expected, allowed)
+                    .unwrap_or_else(|e| panic!("{} on {}: {e}", case.name, entry.name));
+            }
         }
     }
 }
@@ -46,65 +49,67 @@ fn tape_gradients(eager: &Eager, case: &Case, upstream: &Tensor) -> plimsoll_eag
 
 /// As graphs, to the last bit, and as the golden ones, within the error of f32.
 #[test]
-fn tapes_give_the_golden_gradients() {
-    let mut checked = 0;
-    for mut case in differentiable() {
-        if case.inputs.iter().any(|t| t.ty().dtype.is_low() || t.ty().dtype == DType::I64) {
-            continue;
-        }
-        let upstream = cast(case.upstream.as_ref().unwrap(), DType::F32);
+pub(super) fn tapes_give_the_golden_gradients() {
+    let plain =
+        |case: &Case| !case.inputs.iter().any(|t| t.ty().dtype.is_low() || t.ty().dtype == DType::I64);
+    let mut cases: Vec<Case> = differentiable().into_iter().filter(plain).collect();
+    assert!(cases.len() > 30, "only {} cases", cases.len());
+    for case in &mut cases {
         case.inputs = case.inputs.iter().map(|t| cast(t, DType::F32)).collect();
-        let types: Vec<&TensorType> = case.inputs.iter().map(Tensor::ty).collect();
-        let terms = case.outputs[0].ty().shape.elements() as f64 * f64::from(f32::EPSILON);
-        let allowed = 32.0 * (tolerance(&case.op, &types, DType::F32) + terms + f64::from(f32::EPSILON));
-        let composite = matches!(case.op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. }));
-        for entry in kernel_sets() {
+    }
+    for entry in kernel_sets() {
+        let (eager, executor) = (entry.eager(2), entry.on(2));
+        for case in &cases {
+            let upstream = cast(case.upstream.as_ref().unwrap(), DType::F32);
+            let types: Vec<&TensorType> = case.inputs.iter().map(Tensor::ty).collect();
+            let terms = case.outputs[0].ty().shape.elements() as f64 * f64::from(f32::EPSILON);
+            let allowed = 32.0 * (tolerance(&case.op, &types, DType::F32) + terms + f64::from(f32::EPSILON));
             let name = format!("{} on {}", case.name, entry.name);
-            let found = tape_gradients(&entry.eager(2).unwrap(), &case, &upstream)
-                .unwrap_or_else(|e| panic!("{name}: {e}"));
+            let found = tape_gradients(&eager, case, &upstream).unwrap_or_else(|e| panic!("{name}: {e}"));
             let expected = case.gradients.iter().enumerate().filter(|(i, _)| has_rule(&case.op, *i));
             for (found, expected) in found.iter().zip(expected.filter_map(|(_, g)| g.as_ref())) {
                 compare(found, expected, allowed).unwrap_or_else(|e| panic!("{name}: {e}"));
             }
             // Plans take norms apart before they run.
-            if !composite {
-                let mut graph = Harness::new(&entry.on(2), graph_of(&case, &upstream).unwrap()).unwrap();
+            if !matches!(case.op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. })) {
+                let graph = graph_of(case, &upstream, &executor.target().numerics()).unwrap();
+                let mut graph = Harness::new(&executor, graph).unwrap();
                 let inputs = [&case.inputs[..], std::slice::from_ref(&upstream)].concat();
                 let bits =
                     |tensors: &[Tensor]| tensors.iter().map(|t| t.as_bytes().to_vec()).collect::<Vec<_>>();
                 assert_eq!(bits(&found), bits(&graph.run(&inputs).unwrap()), "{name}");
             }
         }
-        checked += 1;
     }
-    assert!(checked > 30, "only {checked} cases");
 }
 
 /// A small network over a batch that is longer than a block, with a value in it that is reduced over the batch.
 #[test]
-fn marked_batches_have_the_bits_of_a_graph() {
+pub(super) fn marked_batches_have_the_bits_of_a_graph() {
     let types = ["f32[70,12]", "f32[12,9]", "f32[9]"];
     let inputs: Vec<Tensor> =
         types.iter().map(|ty| plimsoll_conformance::random(ty, &ty.parse().unwrap(), 1)).collect();
-    let mut b = Builder::new(70, 32);
-    let x = b.batch_input("x", types[0].parse().unwrap());
-    let [w, bias] = [1, 2].map(|i| b.setting(types[i], types[i].parse().unwrap()));
-    let h = b.math([x, w, bias], |[x, w, bias]| (x.matmul(w) + bias).tanh()).unwrap();
-    let centred = b.math([h], |[h]| h - h.mean(&[0], true)).unwrap();
-    let loss = b.math([h, centred], |[h, c]| {
-        (c.square().sum(&[1], false) + h.exp().mean(&[1], false)).sum(&[0], false)
-    });
-    let loss = loss.unwrap();
-    let gradients = gradient(&mut b, &Numerics::default(), loss, &[w, bias, x]).unwrap();
-    let outputs = [&[loss][..], &gradients].concat();
-    outputs.iter().enumerate().for_each(|(i, &v)| b.output(&format!("y{i}"), v));
-    let graph = b.finish().unwrap();
+    let graph = |numerics: &Numerics, block: usize| {
+        let mut b = Builder::new(70, block);
+        let x = b.batch_input("x", types[0].parse().unwrap());
+        let [w, bias] = [1, 2].map(|i| b.setting(types[i], types[i].parse().unwrap()));
+        let h = b.math([x, w, bias], |[x, w, bias]| (x.matmul(w) + bias).tanh()).unwrap();
+        let centred = b.math([h], |[h]| h - h.mean(&[0], true)).unwrap();
+        let loss = b.math([h, centred], |[h, c]| {
+            (c.square().sum(&[1], false) + h.exp().mean(&[1], false)).sum(&[0], false)
+        });
+        let loss = loss.unwrap();
+        let gradients = gradient(&mut b, numerics, loss, &[w, bias, x]).unwrap();
+        let outputs = [&[loss][..], &gradients].concat();
+        outputs.iter().enumerate().for_each(|(i, &v)| b.output(&format!("y{i}"), v));
+        b.finish().unwrap()
+    };
     for entry in kernel_sets() {
-        let wanted = Harness::new(&entry.on(2), graph.clone()).unwrap().run(&inputs).unwrap();
-        let run = |marked: bool| -> plimsoll_eager::Result<Vec<Tensor>> {
-            let e = entry.eager(2).unwrap();
+        let (e, executor) = (entry.eager(2), entry.on(2));
+        let numerics = executor.target().numerics();
+        let run = |mark: fn(&plimsoll_eager::Tensor) -> plimsoll_eager::Tensor| -> plimsoll_eager::Result<Vec<Tensor>> {
             let [x, w, bias] = [0, 1, 2].map(|i| e.tensor(inputs[i].clone()).unwrap());
-            let x = if marked { x.batch() } else { x };
+            let x = mark(&x);
             let tape = Tape::new();
             [&x, &w, &bias].into_iter().for_each(|t| tape.watch(t));
             let h = (x.matmul(&w) + &bias).tanh().get()?;
@@ -114,8 +119,12 @@ fn marked_batches_have_the_bits_of_a_graph() {
             let gradients = tape.gradient(&loss, &[&w, &bias, &x])?;
             [vec![loss], gradients].concat().iter().map(plimsoll_eager::Tensor::to_host).collect()
         };
-        assert_eq!(run(true).unwrap(), wanted, "{}", entry.name);
-        for (found, wanted) in run(false).unwrap().iter().zip(&wanted) {
+        let in_graph =
+            |block| Harness::new(&executor, graph(&numerics, block)).unwrap().run(&inputs).unwrap();
+        let wanted = in_graph(numerics.block_rows.next_power_of_two());
+        assert_eq!(run(plimsoll_eager::Tensor::batch).unwrap(), wanted, "{}", entry.name);
+        assert_eq!(run(|x| x.batch_in_blocks(16)).unwrap(), in_graph(16), "{}", entry.name);
+        for (found, wanted) in run(Clone::clone).unwrap().iter().zip(&wanted) {
             compare(found, wanted, 1e-4).unwrap();
         }
     }

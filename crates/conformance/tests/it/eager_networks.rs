@@ -39,7 +39,7 @@ fn check<M: Model + 'static>(
     rule: impl Fn() -> Box<dyn Rule>,
 ) {
     const BATCH: usize = 10;
-    let Some(eager) = entry.eager(2) else { return };
+    let eager = entry.eager(2);
     let data = synthetic(&model(), 2 * BATCH + 5, 4, 3);
     let trainer = Trainer::new(model(), rule()).executor(entry.on(2)).line(usize::MAX).batch(BATCH).seed(4);
     let plans = trainer.plan(&data).unwrap();
@@ -91,15 +91,27 @@ fn check<M: Model + 'static>(
     check(states(&net, &optimizer), "compiled");
 }
 
+/// A model with dropout.
+fn drops() -> impl Model + 'static {
+    let model = Sequential::classifier([6, 6, 1], 5).push(Flatten).push(Dense::new(40)).push(Relu);
+    model.push(Dropout::new(0.4)).push(Dense::new(5))
+}
+
+fn adamw() -> Box<dyn Rule> {
+    Box::new(AdamW::new(3e-3))
+}
+
 #[test]
-fn loops_and_compiled_steps_have_the_bits_of_a_trainer() {
+pub(super) fn every_executor_has_the_bits_of_a_trainer() {
+    for entry in kernel_sets() {
+        check(entry, "dropout", drops, adamw);
+    }
+}
+
+#[test]
+pub(super) fn loops_and_compiled_steps_have_the_bits_of_a_trainer() {
     let gpt =
         || zoo::Gpt { layers: 2, width: 24, heads: 2, context: 12, vocabulary: 31, ..zoo::Gpt::default() };
-    let drops = || {
-        let model = Sequential::classifier([6, 6, 1], 5).push(Flatten).push(Dense::new(40)).push(Relu);
-        model.push(Dropout::new(0.4)).push(Dense::new(5))
-    };
-    let adamw = || Box::new(AdamW::new(3e-3)) as Box<dyn Rule>;
     for entry in kernel_sets().take(if long_tests() { usize::MAX } else { 1 }) {
         check(entry, "lenet", || zoo::lenet_of([20, 20, 1], 5), adamw);
         check(
@@ -114,6 +126,5 @@ fn loops_and_compiled_steps_have_the_bits_of_a_trainer() {
             Box::new(Recipe::new(adamw).clip(Clip::GlobalNorm(0.5)).average(0.9))
         });
         check(entry, "tied gpt", || zoo::Gpt { gpt2: true, ..gpt() }, adamw);
-        check(entry, "dropout", drops, adamw);
     }
 }

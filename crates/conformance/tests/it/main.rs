@@ -7,6 +7,7 @@ mod cpu_matches_reference;
 mod cuda_kernels;
 mod cuda_sources;
 mod eager;
+mod eager_devices;
 mod eager_networks;
 mod golden_runs;
 mod gradients_match;

@@ -12,7 +12,7 @@ use plimsoll_graph::Numerics;
 use plimsoll_plan::{ExecuteError, Executor, KernelQuery, PlanSet, Prepared, Target, Unsupported};
 use plimsoll_runtime::arena::Arena;
 use plimsoll_runtime::{
-    Device, KernelExecutor, Operands, Options, Queues, SingleKernel, prepare, single_kernel,
+    Device, KernelDevice, KernelExecutor, KernelSession, Operands, Options, Queues, prepare,
 };
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -46,13 +46,17 @@ impl Executor for Emulator {
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
-        prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), |_| Ok(Queues::default()), &self.options)
+        Ok(self.prepare_session(plans)?)
     }
 }
 
 impl KernelExecutor for Emulator {
-    fn single(&self, query: &KernelQuery<'_>) -> Option<Box<dyn SingleKernel>> {
-        single_kernel(&Arc::new(EmulatedDevice), query)
+    fn kernel_device(&self) -> Arc<dyn KernelDevice> {
+        Arc::new(EmulatedDevice)
+    }
+
+    fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
+        prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), |_| Ok(Queues::default()), &self.options)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Eager tensors through the public interface.
 
+mod accelerators;
 mod compiled;
 mod devices;
 mod lifetime;

@@ -2,8 +2,8 @@
 
 use super::AttentionSpec;
 use super::tile::{
-    Right, SCORES, TILE, hide, mask, multiply, product_floats, right_floats, rows, scores, softmax_step, tiles,
-    transposed,
+    Right, SCORES, TILE, hide, mask, multiply, product_floats, right_floats, rows, scores, softmax_step,
+    tiles, transposed,
 };
 use crate::isa::{Context, Isa};
 use crate::kernels::float::Float;

@@ -3,7 +3,9 @@
 use super::{AttentionSpec, Head, Mask};
 use crate::isa::Isa;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::panels::{gemm_panels, gemm_panels_floats, pack_panels, panel_floats, takes_panels};
+use crate::kernels::gemm::panels::{
+    gemm_panels, gemm_panels_floats, pack_panels, panel_floats, takes_panels,
+};
 use crate::kernels::gemm::{GemmSpec, Mat, gemm_serial, gemm_serial_workspace};
 use crate::kernels::math::{exp, max_by, simd_fn, sum_by, whole_lines};
 use std::ops::Range;

@@ -17,9 +17,9 @@ pub(crate) mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 pub(crate) mod pack;
-pub(crate) mod panels;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pairs;
+pub(crate) mod panels;
 mod pass;
 mod portable;
 #[cfg(test)]

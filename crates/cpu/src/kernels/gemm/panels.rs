@@ -123,7 +123,14 @@ mod tests {
         Mat { data, row_stride, col_stride }
     }
 
-    fn check<T: Float>(isa: Isa, spec: &GemmSpec, a: &[T], b: &[T], a_turned: bool, b_turned: bool) -> Vec<f32> {
+    fn check<T: Float>(
+        isa: Isa,
+        spec: &GemmSpec,
+        a: &[T],
+        b: &[T],
+        a_turned: bool,
+        b_turned: bool,
+    ) -> Vec<f32> {
         let GemmSpec { m, n, k, .. } = *spec;
         let (a, b) = (turned(a, a_turned, [m, k]), turned(b, b_turned, [k, n]));
         let ldc = n + 3;
@@ -142,18 +149,17 @@ mod tests {
 
     #[test]
     fn products_have_the_bits_of_packed_ones() {
-        for (m, n, k) in [(1, 1, 1), (64, 64, 64), (5, 33, 7), (29, 16, 64), (64, 70, 9), (3, 4, 0), (0, 3, 2)] {
+        for (m, n, k) in
+            [(1, 1, 1), (64, 64, 64), (5, 33, 7), (29, 16, 64), (64, 70, 9), (3, 4, 0), (0, 3, 2)]
+        {
             let (a, b): (Vec<f32>, Vec<f32>) = (uniform(1, m * k), uniform(2, k * n));
             let narrow = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>();
             let (low_a, low_b) = (narrow(&a), narrow(&b));
             on_all(|ctx| {
                 let mut all = Vec::new();
-                for (a_turned, b_turned, accumulate) in [
-                    (false, false, false),
-                    (true, false, true),
-                    (false, true, true),
-                    (true, true, false),
-                ] {
+                for (a_turned, b_turned, accumulate) in
+                    [(false, false, false), (true, false, true), (false, true, true), (true, true, false)]
+                {
                     let spec = GemmSpec { accumulate, ..GemmSpec::new(m, n, k) };
                     all.extend(check(ctx.isa, &spec, &a, &b, a_turned, b_turned));
                     if takes_panels::<bf16>(ctx.isa) {
