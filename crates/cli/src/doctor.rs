@@ -11,9 +11,9 @@ use limits::Limits;
 use plimsoll::Size;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::memory;
-use plimsoll::plan::in_words;
+use plimsoll::plan::{Network, in_words};
 use plimsoll::runtime::transfer::{Rates, disk_rates};
-use plimsoll_machine::measure::{free_bytes, memory_bandwidth, product_rates};
+use plimsoll_machine::measure::{free_bytes, loopback, memory_bandwidth, product_rates};
 use plimsoll_machine::{Compute, Cores, Linked, Machine, OneWay, Space};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
@@ -61,6 +61,8 @@ struct Findings {
     free_bytes: Option<u64>,
     /// The disk, or why it cannot be measured.
     disk: Result<Rates, String>,
+    /// The loopback.
+    network: Option<Network>,
 }
 
 /// Measures, prints, and writes the machine file.
@@ -117,6 +119,11 @@ fn measure(folder: &Path) -> Findings {
         folder: folder.to_path_buf(),
         free_bytes: free_bytes(folder),
         disk: disk_rates(folder, trial).map_err(|e| e.to_string()),
+        network: loopback().ok().map(|(bytes_per_second, latency_ns)| Network {
+            bytes_per_second: rounded(bytes_per_second).max(SLOWEST),
+            latency_ns: rounded(latency_ns as f64) as u64,
+            at_once: usize::MAX,
+        }),
     }
 }
 
@@ -276,6 +283,7 @@ fn machine(found: &Findings) -> Result<Machine, Failure> {
         host: space("host", memory_bytes),
         file,
         compute: Compute::Cpu(cores),
+        network: found.network,
     })
 }
 

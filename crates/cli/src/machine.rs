@@ -6,7 +6,7 @@ use super::text::escaped;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use plimsoll::Size;
-use plimsoll::plan::{Executor, LoadSheet, in_words};
+use plimsoll::plan::{Executor, LoadSheet, Network, in_words};
 use plimsoll_machine::{Compute, Machine, PlanOnly, Space};
 
 /// A machine that is not here, and the line of its device.
@@ -34,6 +34,11 @@ impl Elsewhere {
             true => Box::new(executor.without_file()),
             false => Box::new(executor),
         }
+    }
+
+    /// What connects it to others like it.
+    pub fn network(&self) -> Option<Network> {
+        self.machine.network
     }
 
     /// What a plan takes of the file space, as a sentence.

@@ -10,9 +10,10 @@ use super::{Failure, complain, hint, progress, say, train};
 use clap::{ArgMatches, Args};
 use plimsoll::Size;
 use plimsoll::memory;
-use plimsoll::plan::{Ranks, in_words, time_in_words};
-use plimsoll::train::{Reduction, Shard, StateBytes, TrainingPlan};
+use plimsoll::plan::{Network, Ranks, in_words, time_in_words};
+use plimsoll::train::{Reduction, Shard, StateBytes, TrainingPlan, communication};
 use plimsoll_collective::{MpiError, World, launch, launched};
+use plimsoll_machine::measure::loopback;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,8 +38,8 @@ pub struct RankOptions {
     /// How a process begins that --restart started.
     #[arg(long, hide = true)]
     pub attempt: Option<Attempt>,
-    /// What is in one process alone, instead of in each: none, optimizer (its state: ZeRO stage 1), or gradients (these, too: stage 2).
-    /// Never changes results
+    /// What is in one process alone, instead of in each: none, optimizer (its state: ZeRO stage 1), gradients (these, too: stage 2), or
+    /// parameters (these, too: stage 3, as FSDP does). Never changes results
     #[arg(long, value_name = "WHAT", default_value_t)]
     pub shard: Shard,
     /// How sums over the batch are added up over processes: chain, in the order of the examples, or fast, by the MPI library. Fast changes
@@ -185,6 +186,7 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
     let plans = setup.trainer.plan_ranks(&setup.data, &lines)?;
     let rows =
         plans.iter().enumerate().map(|(rank, plan)| Row::new(rank, plan)).collect::<Result<Vec<_>, _>>()?;
+    let exchanges = Exchanges::new(options, &plans, &rows)?;
     if !options.json {
         if options.sheet {
             plans
@@ -203,6 +205,7 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
         say(&format!(
             "\n{sums}; what a rank receives in a step is told above. The time is that of computing and of copying what it receives."
         ));
+        say(&exchanges.in_words());
         if options.ranks.shard != Shard::None {
             let (whole, _) = plans[0].whole_state_bytes()?;
             let even = whole.sharded(ranks, options.ranks.shard).total() as usize;
@@ -216,7 +219,59 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
     if let Some(file) = options.page.file(None)? {
         page::write(&page::view_of_ranks(options, setup, &plans)?, &file)?;
     }
-    Ok(Some(json!({ "ranks": rows.iter().map(Row::object).collect::<Vec<_>>() })))
+    let rows: Vec<Value> = rows.iter().map(Row::object).collect();
+    Ok(Some(json!({ "ranks": rows, "exchanges": exchanges.object() })))
+}
+
+/// All that the ranks pass to each other in a step.
+struct Exchanges {
+    received: u64,
+    /// The way between them and how long it takes by itself, where that is known; and whether the way was measured here.
+    time: Option<(Network, u64, bool)>,
+}
+
+impl Exchanges {
+    fn new(options: &RunOptions, plans: &[TrainingPlan], rows: &[Row]) -> Result<Self, Failure> {
+        let network = match &options.elsewhere {
+            Some(elsewhere) => elsewhere.network().map(|network| (network, false)),
+            None => loopback().ok().map(|(bytes_per_second, latency_ns)| {
+                let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+                (Network { bytes_per_second, latency_ns, at_once }, true)
+            }),
+        };
+        let time = network.map(|(network, measured)| {
+            communication(plans, &network).map(|time_ns| (network, time_ns, measured))
+        });
+        Ok(Self { received: rows.iter().map(|row| row.received).sum(), time: time.transpose()? })
+    }
+
+    fn in_words(&self) -> String {
+        let bytes = in_words(self.received as usize);
+        let Some((network, time_ns, measured)) = self.time else {
+            return format!(
+                "All ranks together receive {bytes}; the machine file says nothing of a network: add [network] for the time that it takes."
+            );
+        };
+        let (time, latency) = (time_in_words(time_ns), time_in_words(network.latency_ns));
+        let rate = network.bytes_per_second / 1e9;
+        let from = if measured {
+            "as measured between processes of this machine"
+        } else {
+            "as the machine file says"
+        };
+        format!(
+            "All ranks together receive {bytes}. By itself that takes {time}, at {rate:.2} GB/s and {latency} for each message, {from}."
+        )
+    }
+
+    fn object(&self) -> Value {
+        let time = self.time.map(|(network, time_ns, _)| (network, time_ns));
+        json!({
+            "received_bytes": self.received, "predicted_us": time.map(|(_, ns)| ns / 1_000),
+            "bytes_per_second": time.map(|(network, _)| network.bytes_per_second),
+            "latency_ns": time.map(|(network, _)| network.latency_ns),
+        })
+    }
 }
 
 /// A rank in the table of plans.

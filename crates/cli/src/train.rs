@@ -199,8 +199,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let profile = profiler.and_then(|found| found.profile(&session.plans().plans, setup.trainer.target()));
     let report = report.map_err(interrupted)?;
     memory::trim_code();
-    if let Some(folder) = &folder {
-        session.save_as(folder.join(WEIGHTS), options.running.weight_names.names())?;
+    // Processes that hold different parameters save them together.
+    if let Some(out) = options.out.as_ref().filter(|_| writes || session.saves_together()) {
+        session.save_as(out.join(WEIGHTS), options.running.weight_names.names())?;
     }
     let (kept, all) = prune::kept(&session)?;
     prune::say_kept((kept, all));

@@ -5,15 +5,18 @@
 //!
 //! - `library`: finding and loading it; `abi`: what differs between the three;
 //! - `world`: the processes of a run, as the transport of exchange nodes and as [`plimsoll_plan::Ranks`];
+//! - `speed`: how fast they pass messages to each other;
 //! - `launch`: whether a process was started as one of several, and starting them with `mpirun`.
 
 mod abi;
 mod launch;
 mod library;
+mod speed;
 mod world;
 
 pub use launch::{LaunchError, launch, launched, start};
 pub use library::LIBRARY_VARIABLE;
+pub use speed::measure;
 pub use world::World;
 
 use thiserror::Error;

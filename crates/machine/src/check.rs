@@ -1,10 +1,10 @@
 //! From a file to a machine: everything that can be wrong, with its place.
 
-use crate::file::{File, FileCpu, FileLink, FileRoofline, FileSpace, Kind};
+use crate::file::{File, FileCpu, FileLink, FileNetwork, FileRoofline, FileSpace, Kind};
 use crate::quantity::{BANDWIDTH, FLOPS, Quantity, TIME};
 use crate::{Compute, Cores, Linked, Machine, MachineError, OneWay, Roofline, Space};
 use plimsoll_cpu::isa::Isa;
-use plimsoll_plan::{Size, in_words};
+use plimsoll_plan::{Network, Size, in_words};
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
@@ -67,6 +67,15 @@ pub(crate) fn check(text: &str) -> Checked<Machine> {
         file: linked(Kind::File)?,
         host: host.space.clone(),
         compute,
+        network: file.network.as_ref().map(|written| network(written.get_ref())).transpose()?,
+    })
+}
+
+fn network(written: &FileNetwork) -> Checked<Network> {
+    Ok(Network {
+        bytes_per_second: quantity(&BANDWIDTH, &written.bandwidth)?,
+        latency_ns: quantity(&TIME, &written.latency)? as u64,
+        at_once: usize::MAX,
     })
 }
 

@@ -8,6 +8,7 @@ use toml::Spanned;
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     pub name: Spanned<String>,
+    pub network: Option<Spanned<FileNetwork>>,
     #[serde(default)]
     pub space: Vec<Spanned<FileSpace>>,
     #[serde(default)]
@@ -65,6 +66,14 @@ pub(crate) struct FileCpu {
     pub threads: Spanned<i64>,
     pub f32_per_thread: Option<Spanned<String>>,
     pub bandwidth_per_thread: Option<Spanned<String>>,
+}
+
+/// The `[network]`.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileNetwork {
+    pub bandwidth: Spanned<String>,
+    pub latency: Spanned<String>,
 }
 
 /// A `[[link]]`.

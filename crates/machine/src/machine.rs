@@ -1,11 +1,11 @@
 //! A machine: its spaces, its links, and what a planner asks of them.
 
 use crate::check::check;
-use crate::file::{File, FileCpu, FileLink, FileRoofline, FileSpace, Kind};
+use crate::file::{File, FileCpu, FileLink, FileNetwork, FileRoofline, FileSpace, Kind};
 use crate::quantity::{BANDWIDTH, FLOPS, TIME, write_bytes, write_size};
 use crate::{MachineError, Roofline};
 use plimsoll_cpu::{CpuTarget, DISK_STAGING_BYTES, isa::Isa};
-use plimsoll_plan::{Link, Size, Target, TierSpec, Tiers};
+use plimsoll_plan::{Link, Network, Size, Target, TierSpec, Tiers};
 use std::path::Path;
 use toml::Spanned;
 
@@ -22,6 +22,8 @@ pub struct Machine {
     pub file: Option<Linked>,
     /// How the device computes, or the host if there is none.
     pub compute: Compute,
+    /// What connects it to others like it, for runs of several processes: one on each.
+    pub network: Option<Network>,
 }
 
 /// A memory space.
@@ -129,7 +131,7 @@ impl Machine {
 
     /// The machine as a file, which parses as the same machine.
     pub fn to_toml(&self) -> String {
-        let Self { name, device, host, file, compute } = self;
+        let Self { name, device, host, file, compute, network } = self;
         let written = |space: &Space, kind| {
             let computes = std::ptr::eq(space, self.computing());
             spanned(write_space(space, kind, computes.then_some(compute)))
@@ -142,8 +144,15 @@ impl Machine {
             let ends = [linked.space.name.as_str(), host.name.as_str()];
             [write_link(ends, &linked.to_host), write_link([ends[1], ends[0]], &linked.from_host)]
         });
+        let network = network.map(|network| {
+            spanned(FileNetwork {
+                bandwidth: spanned(BANDWIDTH.write(network.bytes_per_second)),
+                latency: spanned(TIME.write(network.latency_ns as f64)),
+            })
+        });
         let file = File {
             name: spanned(name.clone()),
+            network,
             space: spaces.into_iter().flatten().collect(),
             link: links.map(spanned).collect(),
         };

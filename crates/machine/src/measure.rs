@@ -6,6 +6,8 @@ use plimsoll_cpu::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace}
 use plimsoll_cpu::threads::Pool;
 use plimsoll_tensor::bf16;
 use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -78,6 +80,56 @@ fn product_rate<T: Float>(context: Context<'_>) -> f64 {
     2.0 * (PRODUCT * PRODUCT * PRODUCT) as f64 / best
 }
 
+/// Bytes of a long message, how often it is sent, and how often a short one.
+const LONG: (usize, usize) = (1 << 20, 32);
+const SHORT: (usize, usize) = (8, 200);
+
+/// Bytes per second of long messages, and nanoseconds of a short one, between two threads over the loopback of this machine: what processes
+/// that share it have without shared memory. It takes some 50 milliseconds.
+pub fn loopback() -> io::Result<(f64, u64)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || answer(&TcpStream::connect(address)?));
+        // From this process alone: the port is its own, and known to nobody else.
+        let times = ask(&listener.accept()?.0);
+        let answered = other.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+        answered.and(times)
+    })
+}
+
+/// The median times of messages that come back.
+fn ask(mut stream: &TcpStream) -> io::Result<(f64, u64)> {
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; LONG.0];
+    let mut around = |(bytes, count): (usize, usize)| -> io::Result<f64> {
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            let start = Instant::now();
+            stream.write_all(&buffer[..bytes])?;
+            stream.read_exact(&mut buffer[..bytes])?;
+            times.push(start.elapsed().as_secs_f64() / 2.0);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[count / 2])
+    };
+    let (short, long) = (around(SHORT)?, around(LONG)?);
+    Ok((LONG.0 as f64 / (long - short).max(f64::MIN_POSITIVE), (short * 1e9) as u64))
+}
+
+/// Sends everything back, until there is nothing more.
+fn answer(mut stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; LONG.0];
+    for (bytes, count) in [SHORT, LONG] {
+        for _ in 0..count {
+            stream.read_exact(&mut buffer[..bytes])?;
+            stream.write_all(&buffer[..bytes])?;
+        }
+    }
+    Ok(())
+}
+
 /// Free bytes of a folder's disk; `None` where the system does not tell.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
@@ -103,6 +155,13 @@ mod tests {
     fn products_have_a_speed() {
         let rates = product_rates(2, Isa::detect()).unwrap();
         assert!(rates.iter().all(|rate| *rate > 1e8 && rate.is_finite()), "{rates:?}");
+    }
+
+    #[test]
+    fn messages_take_time_on_the_loopback() {
+        let (bytes_per_second, latency_ns) = loopback().unwrap();
+        assert!(bytes_per_second > 1e6 && bytes_per_second.is_finite(), "{bytes_per_second}");
+        assert!((100..1_000_000_000).contains(&latency_ns), "{latency_ns}");
     }
 
     #[test]

@@ -237,6 +237,19 @@ fn plans_are_made_but_not_run() {
     assert!(error.contains("it can be planned for, not run on"), "{error}");
 }
 
+#[test]
+fn a_network_is_read_and_written() {
+    assert_eq!(parse(H200).unwrap().network, None);
+    let text = format!("{H200}\n[network]\nbandwidth = \"12.5 GB/s\"\nlatency = \"5 us\"\n");
+    let machine = parse(&text).unwrap();
+    let network = machine.network.unwrap();
+    assert_eq!((network.bytes_per_second, network.latency_ns), (12.5e9, 5_000));
+    assert_eq!(parse(&machine.to_toml()), Ok(machine));
+    refused(&text, "12.5 GB/s", "0 GB/s", "\"0 GB/s", "is not above zero");
+    refused(&text, "\"5 us\"", "\"-5 us\"", "-5 us", "is negative");
+    refused(&text, "latency = \"5 us\"", "delay = \"5 us\"", "delay", "unknown field");
+}
+
 proptest! {
     /// Whatever is done to a file, it parses or is refused on one of its lines, in one line of text.
     #[test]

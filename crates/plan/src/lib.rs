@@ -22,6 +22,7 @@ mod executor;
 mod lower;
 mod null;
 mod offload;
+mod passes;
 mod placement;
 mod plan;
 mod predict;
@@ -46,6 +47,7 @@ pub use executor::{ExecuteError, Executor, Extra, Prepared};
 pub use lower::ChunkTypes;
 pub use null::{NullExecutor, NullTarget};
 pub use offload::Waits;
+pub use passes::{Exchanged, Network, check_passes, communication, exchanges};
 pub use plan::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SharedGraph,
     StateHome, StatePlacement, Step,
@@ -59,8 +61,7 @@ pub use size::{GiB, MiB, Size, SizeError};
 pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
 pub use transport::{
-    BatchPart, Connection, Message, Passing, Ranks, STATE_PIECE, Transport, check_passes, exchange,
-    exchange_order,
+    BatchPart, Connection, Message, Passing, Ranks, STATE_PIECE, Transport, exchange, exchange_order,
 };
 pub use verify::{At, VerifyError, verify, verify_hazards};
 pub use whole::{Whole, WholeOutput, WholePlan};

@@ -1,9 +1,7 @@
 //! How the devices of a run pass values to each other: what exchange nodes need of the machine.
 
 use plimsoll_graph::op::Exchange;
-use plimsoll_graph::{Graph, Op};
-use plimsoll_tensor::TensorType;
-use std::collections::BTreeMap;
+use plimsoll_graph::{BatchMark, Graph, Op};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -168,6 +166,8 @@ pub fn exchange_order(graph: &Graph) -> u64 {
             {
                 since.push(*chain);
             }
+            // A parameter is given by one device, and taken by all others.
+            Op::Exchange(Exchange::Take { chain, mark, .. }) if *mark != BatchMark::SUM => since.push(*chain),
             Op::Exchange(
                 Exchange::Synchronise { chains, types, .. } | Exchange::AllReduce { chains, types, .. },
             ) => {
@@ -180,58 +180,6 @@ pub fn exchange_order(graph: &Graph) -> u64 {
     }
     since.hash(&mut order);
     order.finish()
-}
-
-/// How a value passes from one device to another.
-#[derive(Clone, Copy, PartialEq)]
-struct Passed<'g> {
-    from: usize,
-    to: usize,
-    ty: &'g TensorType,
-    in_optimizer_step: bool,
-}
-
-/// Proves of the parts of a step, by device, that no device waits for another one for ever: what passes between them has numbers,
-/// and every device gives and takes in their order, first in each micro-batch and then in the optimizer step (`verify` proves that a plan keeps
-/// the order of its graph). What is given by one device is taken by one other, in the same part of the step. So of all that did not
-/// pass yet the first one can.
-pub fn check_passes(parts: &[&Graph]) -> Result<(), String> {
-    let (mut given, mut taken) = (BTreeMap::new(), BTreeMap::new());
-    for (device, part) in parts.iter().enumerate() {
-        let once = part.optimizer_step();
-        let mut last = None;
-        for (node, &in_optimizer_step) in part.nodes.iter().zip(&once) {
-            let (chain, before) = match &node.op {
-                Op::Exchange(Exchange::Give { chain, to }) => {
-                    let ty = part.ty(node.inputs[0]);
-                    let passed = Passed { from: device, to: *to as usize, ty, in_optimizer_step };
-                    (*chain, given.insert(*chain, passed))
-                }
-                Op::Exchange(Exchange::Take { chain, from, ty, wraps: false, .. }) => {
-                    let passed = Passed { from: *from as usize, to: device, ty, in_optimizer_step };
-                    (*chain, taken.insert(*chain, passed))
-                }
-                _ => continue,
-            };
-            if before.is_some() {
-                return Err(format!("layer `{}`: value {chain} passes twice", node.layer));
-            }
-            let at = (in_optimizer_step, chain);
-            if last.replace(at).is_some_and(|last| last >= at) {
-                return Err(format!(
-                    "layer `{}`: value {chain} of device {device} is out of turn",
-                    node.layer
-                ));
-            }
-        }
-        if parts.iter().any(|other| other.micro_batches != part.micro_batches) {
-            return Err("the devices have different numbers of micro-batches".into());
-        }
-    }
-    match given.keys().chain(taken.keys()).find(|chain| given.get(chain) != taken.get(chain)) {
-        Some(chain) => Err(format!("value {chain} is not taken as it is given")),
-        None => Ok(()),
-    }
 }
 
 /// The rows of a step's batch that a device takes.

@@ -69,5 +69,6 @@ pub use session::{
     TrainEvent, Watch,
 };
 pub use trainer::{
-    BatchKind, Forecast, LogicalDevices, Placement, Tally, Trainer, TrainingPlan, largest_that, tally,
+    BatchKind, Forecast, LogicalDevices, Placement, Tally, Trainer, TrainingPlan, communication,
+    largest_that, tally,
 };

@@ -13,11 +13,12 @@
 //! | | [`accumulate_split_batch_norm`] | the same with batch norm, on each micro-batch's statistics |
 //! | over several batches | [`continue_sum`] | lets a sum over the batch start where that of the batch before ended |
 //! | on several devices | [`replicate`] | lets sums over the batch pass from device to device |
+//! | | [`fetch_parameters`] | lets parameters pass that one device holds, in a step that does not train |
 //! | | [`partition`] | places layers on devices, and lets values pass between them |
 //!
 //! [`optimize`] checks the graph after each [`Pass`], and each can be switched off for bisecting: a step has the same bits
 //! without it. (Without `decompose`, only an executor that runs norms whole can run them, as the reference does.)
-//! `accumulate`, `continue_sum`, `partition` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
+//! `accumulate`, `continue_sum`, `fetch_parameters`, `partition` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
 //! `mixed_precision` do not.
 //!
 //! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
@@ -26,6 +27,7 @@
 
 mod accumulate;
 mod decompose;
+mod fetch;
 mod fuse;
 mod gradient;
 mod mixed_precision;
@@ -42,6 +44,7 @@ pub use accumulate::{
     SplitError, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum,
 };
 pub use decompose::decompose;
+pub use fetch::fetch_parameters;
 pub use fuse::fuse;
 pub use gradient::{gradient, scaled_gradient};
 pub use mixed_precision::{MixedPrecision, mixed_precision};

@@ -5,6 +5,7 @@
 //! the whole batch.
 
 use crate::accumulate::with_accumulators;
+use crate::fetch::Fetches;
 use crate::rewriter::Rewriter;
 use crate::shard::{self, Needs, OwnedState, Shard};
 use crate::{Reduction, SplitError};
@@ -73,12 +74,15 @@ pub fn replicate(part: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitErro
     if replica.examples[replica.device] == 0 {
         return update_only(&step, replica);
     }
-    let Step { graph, synchronised, once, .. } = &step;
+    let Step { graph, synchronised, once, fetches, .. } = &step;
     let mut r = step.rewriter(|keeps, sums| Rewriter::keeping(graph, keeps, sums), replica.device);
     // What is read for an accumulator, once it is received.
     let mut received = vec![None; graph.value_count()];
-    let mut order = Order::new(&step);
-    for (node, _) in graph.nodes.iter().zip(once).filter(|(_, once)| !**once) {
+    let (mut order, computing) = (step.order(), replica.chain().collect::<Vec<_>>());
+    let early = graph.nodes.iter().enumerate().filter(|(at, _)| !once[*at]);
+    for (at, node) in early.filter(|(at, _)| fetches.runs(*at, replica.device)) {
+        fetches.pass(&mut r, &mut order, (replica.device, &computing), (at, node))?;
+        let before = order.previous;
         let chains: Vec<usize> = chains_of(graph, node).collect();
         for &chain in &chains {
             let sum = graph.accumulators[chain].input;
@@ -94,7 +98,7 @@ pub fn replicate(part: &Graph, replica: &Replica<'_>) -> Result<Graph, SplitErro
         let outputs = r.emit(node, |r, v| received[v.index()].unwrap_or_else(|| r.get(v)))?;
         r.set(node, &outputs);
         // The node itself reads all that it received.
-        order.previous = None;
+        order.previous = order.previous.filter(|_| order.previous == before);
         for &chain in chains.iter().filter(|&&chain| !step.reduced[chain]) {
             match step.keeper(chain) {
                 Some(keeper) if keeper != replica.device => {
@@ -141,6 +145,8 @@ struct Step {
     keepers: Vec<Option<usize>>,
     /// Accumulators that each device has of its own examples alone, until they are added up at the end.
     reduced: Vec<bool>,
+    /// Parameters that pass to the devices that do not hold them.
+    fetches: Fetches,
 }
 
 impl Step {
@@ -160,7 +166,7 @@ impl Step {
         let keeper = |(chain, sum): (usize, &Accumulator)| {
             let mut readers = (0..devices).filter(|&device| needs[device].value(sum.output));
             let only = readers.next().filter(|_| readers.next().is_none());
-            only.filter(|_| replica.shard == Shard::Gradients && !synchronised[chain])
+            only.filter(|_| replica.shard >= Shard::Gradients && !synchronised[chain])
         };
         let keepers: Vec<Option<usize>> = graph.accumulators.iter().enumerate().map(keeper).collect();
         let is_reduced = |(chain, sum): (usize, &Accumulator)| {
@@ -172,7 +178,12 @@ impl Step {
         };
         let is_fast = replica.reduction == Reduction::Fast;
         let reduced = graph.accumulators.iter().enumerate().map(|sum| is_fast && is_reduced(sum)).collect();
-        Ok(Self { graph, synchronised, once, owners, needs, keepers, reduced })
+        let fetches = Fetches::new(&graph, &once, &owners);
+        Ok(Self { graph, synchronised, once, owners, needs, keepers, reduced, fetches })
+    }
+
+    fn order(&self) -> Order {
+        Order::new(self.keepers.iter().any(Option::is_some) || !self.fetches.is_empty())
     }
 
     /// The one device that keeps the sum of a chain, if there is one.
@@ -200,7 +211,7 @@ impl Step {
 
     /// Whether a device has a state.
     fn holds(&self, state: &State, device: usize) -> bool {
-        self.owner(state).is_none_or(|owned| !owned.alone || owned.owner == device)
+        self.owner(state).is_none_or(|owned| owned.is_on(device))
     }
 
     /// Whether a device computes the new version of a state.
@@ -259,7 +270,7 @@ fn chains_of<'g>(graph: &'g Graph, node: &'g Node) -> impl Iterator<Item = usize
 /// In the second case no device waits for ever, either: the chains of one node after the other go through all devices. A device takes or
 /// receives all of them, folds, gives or sends them on, and what it keeps it then receives from the last one. Each of these waits ends
 /// once the others have come to the same node, and they have, if all nodes before it are behind them.
-struct Order {
+pub(crate) struct Order {
     /// A value of the last meeting: what comes after it reads it.
     meeting: Option<ValueId>,
     /// What was sent since: the next meeting reads it.
@@ -273,8 +284,7 @@ struct Order {
 }
 
 impl Order {
-    fn new(step: &Step) -> Self {
-        let in_order = step.keepers.iter().any(Option::is_some);
+    pub fn new(in_order: bool) -> Self {
         Self { meeting: None, since: Vec::new(), in_order, turn: None, previous: None }
     }
 
@@ -284,6 +294,13 @@ impl Order {
         // The turn itself may be what the last exchange left.
         let previous = self.previous.filter(|&previous| Some(previous) != turn);
         self.meeting.into_iter().chain(turn).chain(previous)
+    }
+
+    /// Ends the turns of a step that shares no sums.
+    pub fn end(&self, r: &mut Rewriter<'_>) {
+        if let Some((input, output)) = self.turn {
+            r.builder.set_accumulator(input, output);
+        }
     }
 
     /// An exchange left this value.
@@ -404,7 +421,7 @@ fn emit(
 }
 
 /// Emits an exchange that has a turn.
-fn in_turn(
+pub(crate) fn in_turn(
     r: &mut Rewriter<'_>,
     order: &mut Order,
     node: &Node,
@@ -521,7 +538,7 @@ fn numbers(chains: &[usize]) -> Vec<u32> {
 
 /// The optimizer step alone, on sums that other devices made.
 fn update_only(step: &Step, replica: &Replica<'_>) -> Result<Graph, SplitError> {
-    let Step { graph, synchronised, .. } = step;
+    let Step { graph, synchronised, fetches, once, .. } = step;
     let mut needed = vec![false; graph.nodes.len()];
     let states = graph.states.iter().filter(|state| step.updates(state, replica.device));
     let states = states.filter_map(|state| state.output);
@@ -544,8 +561,15 @@ fn update_only(step: &Step, replica: &Replica<'_>) -> Result<Graph, SplitError> 
     for accumulator in &graph.accumulators {
         r.map[accumulator.output.index()] = r.map[accumulator.input.index()];
     }
-    let mut order = Order::new(step);
-    for node in &graph.nodes {
+    let (mut order, computing) = (step.order(), replica.chain().collect::<Vec<_>>());
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if !once[at] {
+            fetches.pass(&mut r, &mut order, (replica.device, &computing), (at, node))?;
+        }
+        if fetches.runs_alone(at, replica.device) {
+            r.copy(node)?;
+            needed[at] = false;
+        }
         for chain in chains_of(graph, node).filter(|&chain| step.keeper(chain) == Some(replica.device)) {
             keep(&mut r, replica, &mut order, node, chain)?;
         }
@@ -733,5 +757,87 @@ mod tests {
             assert_eq!(share, Some((vec![0], to)), "{device}");
             assert_eq!(words(&graph).iter().filter(|word| *word == "sub").count(), 1);
         }
+    }
+
+    /// As [`with_moments_of_two`], of parameters that forward reads as 16-bit floats, and backward once more.
+    fn with_backward() -> Graph {
+        let mut b = Builder::new(2, 1);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [2, 3]));
+        let low = b.cast(x, DType::BF16).unwrap();
+        let ty = TensorType::new(DType::F32, [3]);
+        let states = ["a", "b"].map(|name| b.state(name, ty.clone(), Role::Parameter, Init::Ones));
+        let casts = states.map(|w| b.cast(w, DType::BF16).unwrap());
+        let y = b.mul(low, casts[0]).unwrap();
+        let z = b.mul(y, casts[1]).unwrap();
+        let z = b.cast(z, DType::F32).unwrap();
+        let loss = b.sum(z, &[0, 1], false).unwrap();
+        b.output(crate::LOSS, loss);
+        for (w, (cast, of)) in states.into_iter().zip([(casts[1], low), (casts[0], y)]) {
+            let gradient = b.mul(of, cast).unwrap();
+            let gradient = b.cast(gradient, DType::F32).unwrap();
+            let sum = b.sum(gradient, &[0], false).unwrap();
+            let next = b.sub(w, sum).unwrap();
+            b.set_state(w, next);
+        }
+        b.finish().unwrap()
+    }
+
+    #[test]
+    fn sharded_parameters_pass_before_forward_and_before_backward() {
+        let of = |device, examples| {
+            let replica =
+                Replica { shard: Shard::Parameters, ..replica(device, examples, 1, Reduction::Chain) };
+            replicate(&with_backward(), &replica).unwrap()
+        };
+        let passes = |graph: &Graph| -> Vec<String> {
+            let word = |node: &Node| match &node.op {
+                Op::Exchange(Exchange::Give { chain, to }) => Some(format!("give {chain} to {to}")),
+                Op::Exchange(Exchange::Take { chain, from, ty, .. }) => {
+                    Some(format!("take {ty} {chain} from {from}"))
+                }
+                Op::Elementwise(Elementwise::Binary(_)) => Some(node.op.name().to_string()),
+                _ => None,
+            };
+            graph.nodes.iter().filter_map(word).collect()
+        };
+        // The chains of the loss and of both gradients have the numbers 0, 1 and 2.
+        let first = of(0, &[2, 2]);
+        let own = [
+            "give 3 to 1",
+            "mul",
+            "take bf16[3] 4 from 1",
+            "mul",
+            "take bf16[3] 5 from 1",
+            "mul",
+            "give 6 to 1",
+            "mul",
+            "take f32[1,3] 2 from 1",
+            "give 2 to 1",
+            "sub",
+        ];
+        assert_eq!(passes(&first), own);
+        assert_eq!(first.states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>(), ["a"]);
+        // One without examples gives what it holds, and takes nothing.
+        let idle = of(1, &[2, 0]);
+        assert_eq!(passes(&idle), ["give 4 to 0", "give 5 to 0", "sub"]);
+        assert_eq!(idle.states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn steps_that_do_not_train_get_what_they_read_of_sharded_parameters() {
+        let replica = Replica { shard: Shard::Parameters, ..replica(0, &[2, 2, 2], 1, Reduction::Chain) };
+        let owned = owned_states(&with_backward(), &replica).unwrap();
+        let mut b = Builder::new(2, 1);
+        let x = b.batch_input("x", TensorType::new(DType::F32, [2, 3]));
+        let w = b.state("b", TensorType::new(DType::F32, [3]), Role::Parameter, Init::Ones);
+        let y = b.mul(x, w).unwrap();
+        b.output("y", y);
+        let step = b.finish().unwrap();
+        let [first, second, third] =
+            [0, 1, 2].map(|device| crate::fetch_parameters(&step, &owned, device, 3).unwrap());
+        assert_eq!(words(&first), ["take", "mul"]);
+        assert_eq!(words(&second), ["give", "give", "mul"]);
+        assert_eq!((words(&third), third.states.len(), second.states.len()), (words(&first), 0, 1));
+        assert!(first.optimizer_step().iter().all(|once| !once));
     }
 }

@@ -5,8 +5,8 @@ use plimsoll_tensor::TensorType;
 use std::fmt;
 use std::str::FromStr;
 
-/// What of a run's state is on one device alone, instead of on every one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What of a run's state is on one device alone, instead of on every one. Each has what those before it have, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shard {
     /// Nothing.
     #[default]
@@ -15,11 +15,13 @@ pub enum Shard {
     Optimizer,
     /// Gradients, too: stage 2. A gradient that every device reads, as clipping by the global norm does, is on all of them.
     Gradients,
+    /// Parameters, too: stage 3. The others get each of them before forward reads it, and once more before backward does.
+    Parameters,
 }
 
 impl Shard {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::None, Self::Optimizer, Self::Gradients];
+    pub const ALL: [Self; 4] = [Self::None, Self::Optimizer, Self::Gradients, Self::Parameters];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -27,6 +29,7 @@ impl Shard {
             Self::None => "none",
             Self::Optimizer => "optimizer",
             Self::Gradients => "gradients",
+            Self::Parameters => "parameters",
         }
     }
 }
@@ -53,10 +56,21 @@ pub struct OwnedState {
     pub name: String,
     /// Its type.
     pub ty: TensorType,
+    /// What it is.
+    pub role: Role,
+    /// Its place among all states of the step.
+    pub place: usize,
     /// The device.
     pub owner: usize,
     /// Whether no other device holds it. The others get each new version of a state that they hold.
     pub alone: bool,
+}
+
+impl OwnedState {
+    /// Whether a device holds it.
+    pub fn is_on(&self, device: usize) -> bool {
+        !self.alone || self.owner == device
+    }
 }
 
 /// The states that one device updates, with that device, from a training step and the phases of its nodes. States that an update
@@ -74,16 +88,22 @@ pub(crate) fn owners(graph: &Graph, once: &[bool], devices: usize, shard: Shard)
     for (node, _) in graph.nodes.iter().zip(once).filter(|(_, once)| !**once) {
         node.reads().for_each(|v| read_early[source(graph, v).index()] = true);
     }
-    // Masks are in weights files, too, which the first device writes.
-    let is_alone = |state: &State| state.role == Role::Moment && !read_early[state.input.index()];
+    // What the outputs of a step follow from is read by every device after the last micro-batch.
+    let outputs = Needs::of_outputs(graph, once);
+    let is_alone = |state: &State| match state.role {
+        Role::Moment => !read_early[state.input.index()],
+        Role::Parameter | Role::Average => shard >= Shard::Parameters && !outputs.value(state.input),
+        Role::Statistic | Role::Mask => false,
+    };
     let updated: Vec<usize> = (0..graph.states.len()).filter(|&i| is_updated(&graph.states[i])).collect();
     let groups = groups(graph, once, &updated);
     let bytes = |group: &[usize]| -> usize {
         // A gradient is as large as its parameter.
-        let counts =
-            |state: &&State| is_alone(state) || shard == Shard::Gradients && state.role == Role::Parameter;
-        let alone = group.iter().map(|&i| &graph.states[i]).filter(counts);
-        alone.map(|state| graph.ty(state.input).bytes()).sum()
+        let held = |state: &State| {
+            let gradient = shard >= Shard::Gradients && state.role == Role::Parameter;
+            graph.ty(state.input).bytes() * (usize::from(is_alone(state)) + usize::from(gradient))
+        };
+        group.iter().map(|&i| held(&graph.states[i])).sum()
     };
     let mut groups: Vec<(usize, Vec<usize>)> =
         groups.into_iter().map(|group| (bytes(&group), group)).collect();
@@ -97,11 +117,11 @@ pub(crate) fn owners(graph: &Graph, once: &[bool], devices: usize, shard: Shard)
         owned.extend(group.into_iter().map(|i| {
             let state = &graph.states[i];
             let (name, ty) = (state.name.clone(), graph.ty(state.input).clone());
-            (i, OwnedState { name, ty, owner, alone: is_alone(state) })
+            OwnedState { name, ty, role: state.role, place: i, owner, alone: is_alone(state) }
         }));
     }
-    owned.sort_by_key(|(i, _)| *i);
-    owned.into_iter().map(|(_, state)| state).collect()
+    owned.sort_by_key(|state| state.place);
+    owned
 }
 
 /// The value that a value is a view of.
@@ -165,10 +185,18 @@ pub(crate) struct Needs {
 
 impl Needs {
     pub fn new(graph: &Graph, once: &[bool], owners: &[OwnedState], device: usize) -> Self {
+        let states = graph.states.iter().filter(|state| is_updated_by(owners, &state.name, device));
+        Self::of(graph, once, states.filter_map(|state| state.output).collect())
+    }
+
+    /// What a device needs that updates nothing.
+    fn of_outputs(graph: &Graph, once: &[bool]) -> Self {
+        Self::of(graph, once, Vec::new())
+    }
+
+    fn of(graph: &Graph, once: &[bool], mut stack: Vec<ValueId>) -> Self {
         let mut needs =
             Self { nodes: vec![false; graph.nodes.len()], values: vec![false; graph.value_count()] };
-        let states = graph.states.iter().filter(|state| is_updated_by(owners, &state.name, device));
-        let mut stack: Vec<ValueId> = states.filter_map(|state| state.output).collect();
         stack.extend(graph.outputs.iter().map(|output| output.value));
         while let Some(value) = stack.pop() {
             if std::mem::replace(&mut needs.values[value.index()], true) {
@@ -221,15 +249,17 @@ impl StateBytes {
     /// assert_eq!(whole.sharded(64, Shard::None).total(), 120_000_000_000);
     /// assert_eq!(whole.sharded(64, Shard::Optimizer).total() / 10_000_000, 3_140);
     /// assert_eq!(whole.sharded(64, Shard::Gradients).total() / 10_000_000, 1_664);
+    /// assert_eq!(whole.sharded(64, Shard::Parameters).total(), 1_875_000_000);
     /// ```
     pub fn sharded(self, devices: usize, shard: Shard) -> Self {
-        let part = |bytes: u64| bytes.div_ceil(devices.max(1) as u64);
-        match shard {
-            Shard::None => self,
-            Shard::Optimizer => Self { optimizer: part(self.optimizer), ..self },
-            Shard::Gradients => {
-                Self { gradients: part(self.gradients), optimizer: part(self.optimizer), ..self }
-            }
+        let part = |bytes: u64, from: Shard| match shard >= from {
+            true => bytes.div_ceil(devices.max(1) as u64),
+            false => bytes,
+        };
+        Self {
+            parameters: part(self.parameters, Shard::Parameters),
+            gradients: part(self.gradients, Shard::Gradients),
+            optimizer: part(self.optimizer, Shard::Optimizer),
         }
     }
 

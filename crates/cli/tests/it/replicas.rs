@@ -134,16 +134,19 @@ fn the_plan_of_ranks_tells_what_each_of_them_holds() {
     };
     let sum =
         |ranks: &[serde_json::Value], key: &str| -> f64 { ranks.iter().map(|rank| number(rank, key)).sum() };
-    let (whole, optimizer, gradients) = (ranks("none"), ranks("optimizer"), ranks("gradients"));
+    let (whole, optimizer) = (ranks("none"), ranks("optimizer"));
+    let (gradients, parameters) = (ranks("gradients"), ranks("parameters"));
     let all = number(&whole[0], "optimizer_bytes");
     assert_eq!((sum(&whole, "optimizer_bytes"), sum(&optimizer, "optimizer_bytes")), (3.0 * all, all));
     assert!(sum(&gradients, "gradient_bytes") < sum(&optimizer, "gradient_bytes") / 2.5);
-    let arenas = [&whole, &optimizer, &gradients].map(|ranks| sum(ranks, "arena_bytes"));
-    assert!(arenas[0] > arenas[1] && arenas[1] > arenas[2], "{arenas:?}");
+    assert_eq!(sum(&parameters, "parameter_bytes"), number(&whole[0], "parameter_bytes"));
+    let arenas = [&whole, &optimizer, &gradients, &parameters].map(|ranks| sum(ranks, "arena_bytes"));
+    assert!(arenas.is_sorted_by(|a, b| a > b), "{arenas:?}");
     let table = text(&run("plan", &["--ranks=3", "--shard=optimizer"]));
     assert!(table.contains("optimizer") && table.contains("dealt out evenly"), "{table}");
+    assert!(table.contains("By itself that takes") && table.contains("as measured between"), "{table}");
     let wrong = run("plan", &["--ranks=3", "--shard=everything"]);
-    refused(&wrong, 2, &["`everything` is not one of none, optimizer, gradients"]);
+    refused(&wrong, 2, &["`everything` is not one of none, optimizer, gradients, parameters"]);
 }
 
 /// A launcher that notes how it was called, and starts one process alone. The first time it ends it, once there is a checkpoint, as the

@@ -1,8 +1,11 @@
 //! Nodes that pass sums between devices run once, in their accumulators.
 
-use crate::{Action, Budget, BufferKind, NullTarget, PlanSet, VerifyError, plan, verify};
+use crate::{
+    Action, Budget, BufferKind, Network, NullTarget, PlanSet, VerifyError, check_passes, communication, plan,
+    verify,
+};
 use plimsoll_graph::op::{Exchange, Reduce};
-use plimsoll_graph::{BatchMark, Builder, Init, Op, Role, ValueId};
+use plimsoll_graph::{BatchMark, Builder, Graph, Init, Op, Role, ValueId};
 use plimsoll_tensor::{DType, TensorType};
 
 /// A device's step in two micro-batches: `w` ends as itself minus the sum of all examples. Without accumulators what is sent is a
@@ -188,4 +191,69 @@ fn values_of_other_devices_are_taken_once_and_in_their_turn() {
         buffer.first += usize::from(buffer.first > take);
     }
     assert!(verify(&twice).is_err());
+}
+
+/// A device that gives and takes values of these many numbers, in order: the other device, whether it gives, and the number.
+fn device(passes: &[(u32, bool, u32)], numbers: usize) -> Graph {
+    let mut b = Builder::new(1, 1);
+    let ty = TensorType::new(DType::F32, [numbers]);
+    let own = b.state("own", ty.clone(), Role::Parameter, Init::Ones);
+    let first = b.accumulator(Exchange::turn());
+    let mut turn = first;
+    for &(other, gives, chain) in passes {
+        let (from, ty, mark) = (other, ty.clone(), BatchMark::input(false));
+        turn = match gives {
+            true => b.accumulating(Op::Exchange(Exchange::Give { chain, to: other }), &[own], &[turn]),
+            false => {
+                let take = Exchange::Take { chain, from, wraps: false, ty, mark };
+                b.accumulating(Op::Exchange(take), &[], &[turn])
+            }
+        }
+        .unwrap()[0];
+    }
+    b.set_accumulator(first, turn);
+    b.finish().unwrap()
+}
+
+const NETWORK: Network = Network { bytes_per_second: 1e9, latency_ns: 50, at_once: 3 };
+
+#[test]
+fn exchanges_take_the_time_of_their_messages() {
+    // 400 bytes take 400 ns.
+    let time = |parts: &[Graph], states: &[(usize, usize)], network: &Network| {
+        communication(&parts.iter().collect::<Vec<_>>(), states, network).unwrap()
+    };
+    let one = [device(&[(1, true, 0)], 100), device(&[(0, false, 0)], 100)];
+    assert_eq!(time(&one, &[], &NETWORK), 450);
+    // Given to two in turn: the second one gets it when the first has it.
+    let two = [
+        device(&[(1, true, 0), (2, true, 0)], 100),
+        device(&[(0, false, 0)], 100),
+        device(&[(0, false, 0)], 100),
+    ];
+    assert_eq!(time(&two, &[], &NETWORK), 850);
+    // Two that do not depend on each other pass at once, unless there is one way.
+    let apart = [
+        device(&[(1, true, 0)], 100),
+        device(&[(0, false, 0)], 100),
+        device(&[(3, true, 1)], 100),
+        device(&[(2, false, 1)], 100),
+    ];
+    assert_eq!(time(&apart, &[], &NETWORK), 450);
+    assert_eq!(time(&apart, &[], &Network { at_once: 1, ..NETWORK }), 850);
+    // States pass after the step, from each of the owners to all others.
+    assert_eq!(time(&one, &[(0, 400), (1, 400)], &NETWORK), 450 + 450 + 450);
+}
+
+#[test]
+fn devices_that_wait_for_each_other_for_ever_are_found() {
+    let check = |parts: &[Graph]| check_passes(&parts.iter().collect::<Vec<_>>());
+    let first = device(&[(1, true, 0), (1, false, 1)], 8);
+    assert_eq!(check(&[first.clone(), device(&[(0, false, 0), (0, true, 1)], 8)]), Ok(()));
+    let crossed = check(&[first.clone(), device(&[(0, true, 1), (0, false, 0)], 8)]).unwrap_err();
+    assert!(crossed.contains("out of turn: device 0 waits for 1") && crossed.contains("(give)"), "{crossed}");
+    let other = check(&[first.clone(), device(&[(0, false, 0), (0, true, 1)], 9)]).unwrap_err();
+    assert!(other.contains("value 0 is not what device 0 sends to 1"), "{other}");
+    let missing = check(&[first, device(&[(0, false, 0)], 8)]).unwrap_err();
+    assert!(missing.contains("device 0 waits for 1"), "{missing}");
 }

@@ -26,7 +26,17 @@ fn step_of(name: &str) -> Option<u64> {
     (file_name(step) == name).then_some(step)
 }
 
-/// The checkpoints of a folder, oldest first, good or damaged.
+/// The step in the name of a part of a checkpoint ([`tensor_file::part_path`]).
+fn step_of_part(name: &str) -> Option<u64> {
+    let (before, part) = name.strip_suffix(SUFFIX)?.rsplit_once('.')?;
+    let (number, count) = part.split_once("of")?;
+    let step = step_of(&format!("{before}{SUFFIX}"))?;
+    let own = tensor_file::part_path(file_name(step).as_ref(), number.parse().ok()?, count.parse().ok()?);
+    (own.to_str() == Some(name)).then_some(step)
+}
+
+/// The checkpoints of a folder, oldest first, good or damaged. Of those that several processes wrote it is the first one's file, without which
+/// the others' are none.
 ///
 /// ```no_run
 /// let newest = plimsoll_train::checkpoints("run")?.pop();
@@ -72,12 +82,14 @@ pub(crate) fn is_refusal(error: &TrainError) -> bool {
 }
 
 /// After `step` was saved in a folder: removes later checkpoints (left from before the run was restarted), all but the last
-/// `keep` and the best, and partial files of a killed program. Checkpoints `of_another_run` stay. Then writes the manifest.
+/// `keep` and the best, and partial files of a killed program. Checkpoints `of_another_run` stay. Parts of checkpoints that are not there go,
+/// too, and those of this one but for `parts`: how many it has with its own file. Then writes the manifest.
 pub(crate) fn prune(
     folder: &Path,
     step: u64,
     keep: usize,
     best: Option<u64>,
+    parts: usize,
     of_another_run: impl Fn(&Path) -> bool,
 ) -> Result<(), TrainError> {
     let remove = |path: &Path| fs::remove_file(path).map_err(|source| TrainError::save(path, source));
@@ -86,7 +98,8 @@ pub(crate) fn prune(
         let path = entry.map_err(failed)?.path();
         let name =
             path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(PARTIAL));
-        if name.is_some_and(|name| step_of(name).is_some() || name == MANIFEST) {
+        let is_ours = |name: &str| step_of(name).or(step_of_part(name)).is_some() || name == MANIFEST;
+        if name.is_some_and(is_ours) {
             remove(&path)?;
         }
     }
@@ -100,8 +113,27 @@ pub(crate) fn prune(
     };
     let (kept, removed): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(stays);
     removed.iter().try_for_each(|(_, path)| remove(path))?;
+    remove_parts(folder, (step, parts))?;
     let kept: Vec<&PathBuf> = kept.into_iter().map(|(_, path)| path).collect();
     write_manifest(folder, &kept, best)
+}
+
+/// Removes the parts of checkpoints that are not there, and those of the one of `step` that are none of so many.
+fn remove_parts(folder: &Path, (step, count): (u64, usize)) -> Result<(), TrainError> {
+    let failed = |source| TrainError::save(folder, source);
+    let own: Vec<PathBuf> =
+        (1..count).map(|part| tensor_file::part_path(&folder.join(file_name(step)), part, count)).collect();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let Some(of) = path.file_name().and_then(|name| name.to_str()).and_then(step_of_part) else {
+            continue;
+        };
+        let is_needed = if of == step { own.contains(&path) } else { folder.join(file_name(of)).exists() };
+        if !is_needed {
+            fs::remove_file(&path).map_err(|source| TrainError::save(&path, source))?;
+        }
+    }
+    Ok(())
 }
 
 fn write_manifest(folder: &Path, kept: &[&PathBuf], best: Option<u64>) -> Result<(), TrainError> {
@@ -147,19 +179,34 @@ mod tests {
         fill(&[1, 2, 3, 4, 5, 90]);
         fs::write(folder.join(format!("{}{PARTIAL}", file_name(3))), "").unwrap();
         fs::write(folder.join("notes.txt.partial"), "").unwrap();
-        prune(&folder, 5, 2, Some(2), |path| path.ends_with(file_name(3))).unwrap();
+        let part = |step, part| tensor_file::part_path(&folder.join(file_name(step)), part, 3);
+        let parts = [
+            part(1, 1),
+            part(3, 1),
+            part(5, 2),
+            part(77, 1),
+            part(5, 1).with_extension("safetensors.partial"),
+        ];
+        parts.iter().for_each(|part| fs::write(part, "").unwrap());
+        let stale = tensor_file::part_path(&folder.join(file_name(5)), 1, 2);
+        fs::write(&stale, "").unwrap();
+        prune(&folder, 5, 2, Some(2), 3, |path| path.ends_with(file_name(3))).unwrap();
         // 90 is from before the run was restarted, 3 is another run's.
         assert_eq!(left(), [2, 3, 4, 5]);
         assert!(!folder.join(format!("{}{PARTIAL}", file_name(3))).exists());
         assert!(folder.join("notes.txt.partial").exists());
-        prune(&folder, 5, 1, Some(5), |_| false).unwrap();
+        // Parts go with what they belong to.
+        assert_eq!(parts.map(|part| part.exists()), [false, true, true, false, false]);
+        assert!(!stale.exists());
+        prune(&folder, 5, 1, Some(5), 1, |_| false).unwrap();
+        assert!(!part(3, 1).exists() && !part(5, 2).exists());
         assert_eq!(left(), [5]);
         let list: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(folder.join(MANIFEST)).unwrap()).unwrap();
         assert_eq!(list["best"], file_name(5));
         // Without a validation there is no best.
         fill(&[0]);
-        prune(&folder, 5, 1, None, |_| false).unwrap();
+        prune(&folder, 5, 1, None, 1, |_| false).unwrap();
         assert_eq!(left(), [5]);
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -3,13 +3,14 @@
 //!
 //! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
 //! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
-//! `checkpoint_folder.rs` names and prunes a folder of them. `sparse.rs` is
+//! `checkpoint_folder.rs` names and prunes a folder of them. `joined.rs` reads a checkpoint whose processes wrote a part each. `sparse.rs` is
 //! about pruned parameters. Every file is untrusted input.
 
 mod checkpoint;
 pub(crate) mod checkpoint_folder;
 mod data_file;
 mod events;
+mod joined;
 pub(crate) mod layout;
 mod run_log;
 mod sparse;

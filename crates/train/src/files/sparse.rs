@@ -1,6 +1,7 @@
 //! Pruned parameters in weights files: the elements that are kept, in order, and a mask of one bit per element.
 
 use super::checkpoint::MAX_HEADER_BYTES;
+use super::joined::Joined;
 use super::tensor_file::{self, Opened, States, dtype_name, wrong};
 use super::{STATE_BUFFER_BYTES, WEIGHTS_FILE};
 use crate::TrainError;
@@ -8,7 +9,6 @@ use plimsoll_plan::Prepared;
 use plimsoll_tensor::{DType, TensorType, is_kept, kept_elements, mask_bytes};
 use plimsoll_transform::SPARSE;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -125,7 +125,7 @@ pub(super) fn place(
 pub(super) fn read(
     prepared: &mut dyn Prepared,
     (state, ty): (usize, &TensorType),
-    (file, path): (&mut File, &Path),
+    (file, path): (&mut Joined, &Path),
     (place, parameter): (SparsePlace, &str),
 ) -> Result<(), TrainError> {
     let (elements, size) = (ty.shape.elements(), ty.dtype.bytes());
@@ -155,7 +155,7 @@ pub(super) fn read(
 
 /// Reads some of a sparse parameter's elements, of `size` bytes each, from the element `first` on.
 pub(super) fn read_range(
-    (mut file, path): (&File, &Path),
+    (mut file, path): (&Joined, &Path),
     (place, parameter): (SparsePlace, &str),
     (first, size): (usize, usize),
     into: &mut [u8],

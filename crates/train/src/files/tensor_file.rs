@@ -1,17 +1,18 @@
 //! Safetensors files of states. Writes go chunk by chunk and are atomic; reads check every length before they allocate.
 
 use super::STATE_BUFFER_BYTES;
+use super::joined::Joined;
 use super::layout::{Layout, SavedTensor, Slices, state_row};
 use super::sparse::each_kept;
 use crate::TrainError;
 use plimsoll_export::PartialFile;
 use plimsoll_plan::{Prepared, StatePlacement};
 use plimsoll_tensor::{DType, Finite, Shape, TensorType, all_finite};
-use safetensors::tensor::Metadata;
-use std::collections::BTreeMap;
+use safetensors::tensor::{Metadata, TensorInfo};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The beginning of a header with notes, up to the digits of the checksum.
 const BEFORE_CHECKSUM: &[u8] = b"{\"__metadata__\":{\"checksum\":\"";
@@ -50,14 +51,14 @@ impl States for Live<'_> {
 
 /// Saves states through a buffer whose length is a multiple of eight. The write is atomic: the file is written under a
 /// partial name, synced, and renamed. With notes, the header holds them and a checksum of the whole file. States that are not
-/// finite are not saved.
+/// finite are not saved. Returns the digits of the checksum.
 pub(crate) fn save(
     states: &dyn States,
     tensors: &[SavedTensor<'_>],
     notes: Option<&BTreeMap<String, String>>,
     buffer: &mut [u8],
     path: &Path,
-) -> Result<(), TrainError> {
+) -> Result<String, TrainError> {
     let failed = |source| TrainError::save(path, source);
     let header = header(states, tensors, notes);
     let mut out = Writer::new(PartialFile::create(path).map_err(failed)?, buffer);
@@ -190,14 +191,15 @@ impl<'b> Writer<'b> {
         Ok(())
     }
 
-    /// Flushes, fills in the checksum, waits for the disk, and gives the file its name.
-    fn finish(mut self, checksum: bool) -> io::Result<()> {
+    /// Flushes, fills in the checksum, which is returned, waits for the disk, and gives the file its name.
+    fn finish(mut self, checksum: bool) -> io::Result<String> {
         self.flush()?;
+        let digits = self.checksum.digits();
         if checksum {
             self.file.file().seek(SeekFrom::Start(8 + BEFORE_CHECKSUM.len() as u64))?;
-            self.file.file().write_all(self.checksum.digits().as_bytes())?;
+            self.file.file().write_all(digits.as_bytes())?;
         }
-        self.file.commit()
+        self.file.commit().map(|()| digits)
     }
 }
 
@@ -227,21 +229,67 @@ impl Checksum {
     }
 }
 
-/// A file whose header has been read, its position at the first element.
+/// A file whose header has been read, its position at the first element; with its parts, if it has some, behind it.
 pub(crate) struct Opened {
-    /// The file.
-    pub file: File,
-    /// The header's tensors. Their offsets are relative to `start`, contiguous and without gaps.
+    /// The file, and its parts.
+    pub file: Joined,
+    /// The header's tensors, and those of the parts. Their offsets are relative to `start`, contiguous and without gaps.
     pub tensors: Metadata,
     /// Where the elements start.
     pub start: u64,
-    /// Bytes of the whole file.
+    /// Bytes of the whole file, and of the elements of its parts.
     pub length: u64,
-    header: Vec<u8>,
+    /// The headers, and bytes of the elements behind each.
+    headers: Vec<(Vec<u8>, u64)>,
 }
 
-/// Opens a file and reads its header, whose length is checked before it is allocated.
+/// The note of a file that has parts: a list of their checksums, or nothing for a part that is not there.
+pub(crate) const PARTS: &str = "parts";
+/// Parts of a file at most.
+const MOST_PARTS: usize = 1 << 16;
+
+/// The name of a part of a file, by its number and how many there are with the file itself.
+pub(crate) fn part_path(path: &Path, number: usize, count: usize) -> PathBuf {
+    path.with_extension(format!("{number}of{count}.safetensors"))
+}
+
+/// Opens a file and its parts, and reads their headers, whose lengths are checked before they are allocated.
 pub(crate) fn open(path: &Path, max_header_bytes: u64) -> Result<Opened, TrainError> {
+    let mut opened = open_alone(path, max_header_bytes)?;
+    let Some(text) = opened.tensors.metadata().as_ref().and_then(|notes| notes.get(PARTS)) else {
+        return Ok(opened);
+    };
+    let parts: Vec<String> =
+        serde_json::from_str(text).map_err(|e| wrong(path, format!("the list of its parts: {e}")))?;
+    if parts.len() >= MOST_PARTS {
+        return Err(wrong(path, format!("{} parts are more than any run has", parts.len())));
+    }
+    let notes = opened.tensors.metadata().clone();
+    let mut all: Vec<(String, TensorInfo)> = Vec::new();
+    opened.list(path, 0, &mut all)?;
+    let mut end = opened.length - opened.start;
+    for (at, checksum) in parts.iter().enumerate().filter(|(_, checksum)| !checksum.is_empty()) {
+        let path = part_path(path, at + 1, parts.len() + 1);
+        let part = open_alone(&path, max_header_bytes)?;
+        if part.stated() != Some(checksum.as_bytes()) {
+            return Err(wrong(&path, "it is a part of another checkpoint"));
+        }
+        part.list(&path, end, &mut all)?;
+        let Opened { file, start, length, headers, .. } = part;
+        let bytes = length - start;
+        opened.file.add(file.into_file(), start, bytes);
+        opened.headers.extend(headers);
+        (opened.length, end) = (opened.length.saturating_add(bytes), end.saturating_add(bytes));
+    }
+    let names: BTreeSet<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    if names.len() < all.len() {
+        return Err(wrong(path, "two of its parts hold the same state"));
+    }
+    opened.tensors = Metadata::new(notes, all).map_err(|e| wrong(path, format!("its parts: {e}")))?;
+    Ok(opened)
+}
+
+fn open_alone(path: &Path, max_header_bytes: u64) -> Result<Opened, TrainError> {
     let failed = |source| TrainError::file(path, source);
     let mut file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
@@ -257,7 +305,9 @@ pub(crate) fn open(path: &Path, max_header_bytes: u64) -> Result<Opened, TrainEr
     let mut header = vec![0; size as usize];
     file.read_exact(&mut header).map_err(failed)?;
     let tensors = serde_json::from_slice(&header).map_err(|e| wrong(path, format!("the header: {e}")))?;
-    Ok(Opened { file, tensors, start: 8 + size, length, header })
+    let start = 8 + size;
+    let file = Joined::new(file, length, start);
+    Ok(Opened { file, tensors, start, length, headers: vec![(header, length - start)] })
 }
 
 /// The error of a file that does not hold what it should.
@@ -266,6 +316,33 @@ pub(crate) fn wrong(path: &Path, reason: impl Into<String>) -> TrainError {
 }
 
 impl Opened {
+    /// The checksum that the header states.
+    fn stated(&self) -> Option<&[u8]> {
+        let (header, _) = self.headers.first()?;
+        header.strip_prefix(BEFORE_CHECKSUM)?.get(..DIGITS)
+    }
+
+    /// Adds the tensors of a file that has parts, or is one, with their elements behind so many bytes. They have to fill it.
+    fn list(&self, path: &Path, before: u64, all: &mut Vec<(String, TensorInfo)>) -> Result<(), TrainError> {
+        let mut own: Vec<(String, TensorInfo)> =
+            self.tensors.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+        own.sort_by_key(|(_, info)| info.data_offsets);
+        let end = own.last().map_or(0, |(_, info)| info.data_offsets.1 as u64);
+        if end != self.length - self.start {
+            let (end, length) = (self.start.saturating_add(end), self.length);
+            return Err(wrong(path, format!("the states end at byte {end}, the file has {length}")));
+        }
+        for (name, mut info) in own {
+            let (from, to) = info.data_offsets;
+            let behind = |at: usize| at.checked_add(usize::try_from(before).ok()?);
+            info.data_offsets = behind(from)
+                .zip(behind(to))
+                .ok_or_else(|| wrong(path, "its states are more than there can be"))?;
+            all.push((name, info));
+        }
+        Ok(())
+    }
+
     /// Reads states from their places after `start`, which must be sorted, and checks the checksum. States are written before
     /// it is known to be right.
     pub fn read_checked(
@@ -305,34 +382,37 @@ impl Opened {
         mut take: impl FnMut(u64, &[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let digits = BEFORE_CHECKSUM.len()..BEFORE_CHECKSUM.len() + DIGITS;
-        let begins = self.header.starts_with(BEFORE_CHECKSUM) && self.header.len().is_multiple_of(8);
-        let Some(stated) = self.header.get_mut(digits).filter(|_| begins) else {
-            return Err(wrong(path, "the header has no checksum: this is no checkpoint"));
-        };
-        let stated = stated.to_vec();
-        self.header[BEFORE_CHECKSUM.len()..][..DIGITS].fill(b'0');
-        let mut checksum = Checksum::default();
-        checksum.add(&(self.header.len() as u64).to_le_bytes());
-        checksum.add(&self.header);
         let mut at = 0;
-        loop {
-            let count = fill(&mut self.file, buffer).map_err(|source| TrainError::file(path, source))?;
-            if count == 0 {
-                break;
+        for (mut header, bytes) in std::mem::take(&mut self.headers) {
+            let begins = header.starts_with(BEFORE_CHECKSUM) && header.len().is_multiple_of(8);
+            let Some(stated) = header.get_mut(digits.clone()).filter(|_| begins) else {
+                return Err(wrong(path, "the header has no checksum: this is no checkpoint"));
+            };
+            let stated = stated.to_vec();
+            header[digits.clone()].fill(b'0');
+            let mut checksum = Checksum::default();
+            checksum.add(&(header.len() as u64).to_le_bytes());
+            checksum.add(&header);
+            let mut elements = (&self.file).take(bytes);
+            loop {
+                let count = fill(&mut elements, buffer).map_err(|source| TrainError::file(path, source))?;
+                if count == 0 {
+                    break;
+                }
+                checksum.add(&buffer[..count]);
+                take(at, &buffer[..count])?;
+                at += count as u64;
             }
-            checksum.add(&buffer[..count]);
-            take(at, &buffer[..count])?;
-            at += count as u64;
-        }
-        if checksum.digits().as_bytes() != stated {
-            return Err(wrong(path, "the checksum is not that of the file: it is damaged"));
+            if checksum.digits().as_bytes() != stated {
+                return Err(wrong(path, "the checksum is not that of the file: it is damaged"));
+            }
         }
         Ok(())
     }
 }
 
 /// Reads until the buffer is full or the file ends.
-fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut count = 0;
     while count < buffer.len() {
         match file.read(&mut buffer[count..]) {

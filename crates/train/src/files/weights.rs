@@ -3,19 +3,20 @@
 use super::STATE_BUFFER_BYTES;
 use super::checkpoint::MAX_HEADER_BYTES;
 use super::checkpoint_folder::newest;
+use super::joined::Joined;
 use super::layout::{Layout, SavedTensor, Slices, file_element, state_row};
 use super::sparse::{self, SparsePlace, kept_in_state};
-use super::tensor_file::{self, Live, Opened, States, dtype_name};
+use super::tensor_file::{self, Opened, States, dtype_name};
 use crate::TrainError;
-use crate::session::{averaged, parameter_of};
+use crate::session::averaged;
 use plimsoll_export::{ExportError, Weights};
 use plimsoll_graph::{Graph, Role};
 use plimsoll_nn::{AVERAGE, MASK, RANGES};
 use plimsoll_plan::{Prepared, StatePlacement};
 use plimsoll_tensor::{TensorType, mask_bytes};
+use plimsoll_transform::OwnedState;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -42,37 +43,37 @@ pub enum Names {
 /// Saves parameters (their running averages where there are some) and running statistics through a buffer. Pruned parameters are
 /// saved sparse under Plimsoll's own names, where that is smaller; other frameworks do not read that.
 pub(crate) fn save(
-    prepared: &dyn Prepared,
-    states: &[StatePlacement],
+    states: &dyn States,
+    roles: &[(usize, Role)],
     names: Names,
     buffer: &mut [u8],
     path: &Path,
 ) -> Result<(), TrainError> {
-    let weights = states.iter().enumerate();
-    let weights = weights.filter(|(_, s)| matches!(s.role, Role::Parameter | Role::Statistic));
-    let averages = states.iter().enumerate().filter_map(|(i, s)| Some((parameter_of(s)?, i)));
+    let weights = roles.iter().filter(|(_, role)| matches!(role, Role::Parameter | Role::Statistic));
+    let averages = roles.iter().filter_map(|&(i, role)| Some((averaged(states.name(i), role)?, i)));
     let averages: BTreeMap<&str, usize> = averages.collect();
-    let masks = states.iter().enumerate().filter(|(_, s)| s.role == Role::Mask);
-    let masks: BTreeMap<&str, usize> = masks.filter_map(|(i, s)| Some((masked(&s.name)?, i))).collect();
-    let live = Live { prepared, states };
+    let masks = roles.iter().filter(|(_, role)| *role == Role::Mask);
+    let masks: BTreeMap<&str, usize> =
+        masks.filter_map(|&(i, _)| Some((masked(states.name(i))?, i))).collect();
     let (mut tensors, mut whole) = (Vec::new(), Vec::new());
-    for (i, own) in weights {
+    for &(i, _) in weights {
+        let (own, ty) = (states.name(i), states.ty(i));
         // A running average is saved in place of its parameter.
-        let state = averages.get(own.name.as_str()).copied().unwrap_or(i);
-        if let Some(&mask) = masks.get(own.name.as_str()).filter(|_| names == Names::Own) {
-            let (elements, size) = (own.ty.shape.elements(), own.ty.dtype.bytes());
-            let count = kept_in_state(&live, mask, elements, buffer)?;
-            if count * size + mask_bytes(elements) < own.ty.bytes() {
-                let [values, bits] = sparse::names(&own.name).map(Cow::Owned);
+        let state = averages.get(own).copied().unwrap_or(i);
+        if let Some(&mask) = masks.get(own).filter(|_| names == Names::Own) {
+            let (elements, size) = (ty.shape.elements(), ty.dtype.bytes());
+            let count = kept_in_state(states, mask, elements, buffer)?;
+            if count * size + mask_bytes(elements) < ty.bytes() {
+                let [values, bits] = sparse::names(own).map(Cow::Owned);
                 tensors.push(SavedTensor { state: mask, name: bits, layout: Layout::Same });
                 tensors.push(SavedTensor { state, name: values, layout: Layout::Kept { mask, count } });
                 continue;
             }
         }
-        whole.push((state, own.name.as_str(), &own.ty));
+        whole.push((state, own, ty));
     }
     tensors.extend(named(&whole, names));
-    tensor_file::save(&live, &tensors, None, buffer, path)
+    tensor_file::save(states, &tensors, None, buffer, path).map(drop)
 }
 
 /// The name of the parameter that a mask is of.
@@ -98,7 +99,7 @@ fn named<'n>(weights: &[(usize, &'n str, &TensorType)], names: Names) -> Vec<Sav
 /// The weights of a run in their file, read as they are asked for: of a model that is larger than memory, too. The states are
 /// those of the graph that it was opened for.
 pub struct WeightsFile {
-    file: File,
+    file: Joined,
     path: PathBuf,
     states: Vec<(String, TensorType)>,
     places: Vec<Place>,
@@ -151,7 +152,7 @@ impl WeightsFile {
         let states: Vec<(usize, &str, &TensorType)> =
             states.map(|(i, (name, ty))| (i, name.as_str(), ty)).collect();
         let buffer = &mut vec![0; STATE_BUFFER_BYTES];
-        tensor_file::save(self, &named(&states, names), None, buffer, path.as_ref())
+        tensor_file::save(self, &named(&states, names), None, buffer, path.as_ref()).map(drop)
     }
 }
 
@@ -284,9 +285,13 @@ fn checkpoint_names(own: &str) -> Vec<String> {
     vec![format!("{own}/{AVERAGE}"), own.to_string()]
 }
 
-/// Those of a run's states that a weights file has.
-fn loaded_states(states: &[StatePlacement]) -> Vec<(usize, &str, &TensorType)> {
-    weights_among(states.iter().map(|state| (state.name.as_str(), state.role, &state.ty)))
+/// Those of a run's states that a weights file has: this process's, then those that others hold.
+fn loaded_states<'s>(
+    states: &'s [StatePlacement],
+    others: &'s [OwnedState],
+) -> Vec<(usize, &'s str, &'s TensorType)> {
+    let own = states.iter().map(|state| (state.name.as_str(), state.role, &state.ty));
+    weights_among(own.chain(others.iter().map(|state| (state.name.as_str(), state.role, &state.ty))))
 }
 
 /// Of states, given by name, role and type, all but the optimizer's moments; a running average has its parameter's name.
@@ -318,15 +323,16 @@ pub(crate) fn check(path: &Path, step: &Graph, partly: bool) -> Result<(), Train
 }
 
 /// Loads parameters and running statistics, under Plimsoll's names, PyTorch's or Keras's. Where file and model differ it is an
-/// error, or, with `partly`, what both have is loaded.
+/// error, or, with `partly`, what both have is loaded. `others` are states of the model that other processes hold, and load.
 pub(crate) fn load(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
+    others: &[OwnedState],
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
-    let file = tensor_file::open(path, max_header(states.len()))?;
-    let mut matched = matched(&loaded_states(states), &file, path, all_names)?;
+    let file = tensor_file::open(path, max_header(states.len() + others.len()))?;
+    let mut matched = matched(&loaded_states(states, others), &file, path, all_names)?;
     matched.tell_unknown();
     read_matched(prepared, states, file, matched, path, partly)
 }
@@ -336,27 +342,29 @@ pub(crate) fn load(
 pub(crate) fn load_checkpoint(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
+    others: &[OwnedState],
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
     tensor_file::open(path, MAX_HEADER_BYTES)?.check(path)?;
     let file = tensor_file::open(path, MAX_HEADER_BYTES)?;
-    let mut matched = matched(&loaded_states(states), &file, path, checkpoint_names)?;
+    let mut matched = matched(&loaded_states(states, others), &file, path, checkpoint_names)?;
     // Moments and counters of the other run's optimizer are no weights.
     matched.names.left_out.retain(|left| matched.names.fresh.contains(left));
     read_matched(prepared, states, file, matched, path, partly)
 }
 
-/// Reads what matches, if that is all or is enough.
+/// Reads what matches, if that is all or is enough, but for what others hold.
 fn read_matched(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
     file: Opened,
-    matched: Matched,
+    mut matched: Matched,
     path: &Path,
     partly: bool,
 ) -> Result<Loaded, TrainError> {
     matched.check(path, partly)?;
+    matched.places.retain(|place| place.state < states.len());
     read_all(prepared, states, file.file, &matched.places, path)?;
     Ok(matched.names)
 }
@@ -453,7 +461,7 @@ fn place(
 fn read_all(
     prepared: &mut dyn Prepared,
     states: &[StatePlacement],
-    file: File,
+    file: Joined,
     places: &[Place],
     path: &Path,
 ) -> Result<(), TrainError> {
@@ -463,7 +471,7 @@ fn read_all(
 
 /// Reads a file chunk by chunk.
 struct Reader<'p> {
-    file: File,
+    file: Joined,
     path: &'p Path,
     chunk: Vec<u8>,
 }

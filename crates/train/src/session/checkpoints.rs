@@ -4,8 +4,10 @@ use super::{Saved, Session};
 use crate::TrainError;
 use crate::files::checkpoint_folder::{checkpoints, file_name, is_refusal, newest, prune};
 use crate::files::layout::SavedTensor;
-use crate::files::tensor_file::{self, dtype_name, open, wrong};
+use crate::files::tensor_file::{self, PARTS, States, dtype_name, open, part_path, wrong};
 use crate::files::{TrainState, max_header_bytes};
+use crate::trainer::gather;
+use plimsoll_plan::Ranks;
 use std::path::{Path, PathBuf};
 
 /// A resumed run.
@@ -53,26 +55,61 @@ impl Session {
     /// Saves every state and where the run stands in an existing folder, as a file with the number of steps in its name. The
     /// file is written atomically, through one small buffer. Then checkpoints that the trainer does not keep
     /// ([`crate::Trainer::keep`]) are removed. States that are not finite are not saved.
+    ///
+    /// Where processes hold different states, all call it, and each writes a file of those that it alone holds beside the first one's, which
+    /// comes last and makes the others count. The folder is the same for all.
     pub fn checkpoint(&self, folder: impl AsRef<Path>) -> Result<PathBuf, TrainError> {
         let folder = folder.as_ref();
         self.check_not_poisoned()?;
         let path = folder.join(file_name(self.steps_done));
-        if self.is_sharded() && self.trainer.follows() {
-            self.serve_states()?;
+        let Some(ranks) = self.trainer.connected().filter(|_| self.is_sharded()) else {
+            self.save_first(folder, &path, None)?;
             return Ok(path);
-        }
+        };
+        let parts = all_told(ranks.as_ref(), self.save_part(ranks.as_ref(), &path))?;
+        let saved = match self.trainer.follows() {
+            true => Ok(()),
+            false => self.save_first(folder, &path, Some(&parts[1..])),
+        };
+        // A process that goes on, or ends the run, knows that it is there.
+        all_told(ranks.as_ref(), saved.map(|()| String::new()))?;
+        Ok(path)
+    }
+
+    /// Writes all states of this process, where the run stands, and the checksums of the parts of others, and removes what is not kept.
+    fn save_first(&self, folder: &Path, path: &Path, parts: Option<&[String]>) -> Result<(), TrainError> {
         let state = self.train_state();
-        let (tensors, notes) = (self.all_states(), state.to_notes());
-        let states = self.gathered();
-        let saved = tensor_file::save(&states, &tensors, Some(&notes), &mut self.buffer.borrow_mut(), &path);
-        // The others wait until they are told, also after a failure.
-        states.close().and(saved)?;
+        let mut notes = state.to_notes();
+        notes.extend(parts.map(|parts| (PARTS.to_string(), serde_json::json!(parts).to_string())));
+        let states = self.whole.states.iter().enumerate();
+        let tensors: Vec<SavedTensor<'_>> =
+            states.map(|(i, state)| SavedTensor::same(i, &state.name)).collect();
+        let buffer = &mut self.buffer.borrow_mut();
+        tensor_file::save(&self.live(), &tensors, Some(&notes), buffer, path)?;
         let of_another_run = |path: &Path| {
             TrainState::read_file(path).is_ok_and(|other| other.identity_mismatch(&state).is_some())
         };
         let best = (self.best.step > 0).then_some(self.best.step);
-        prune(folder, self.steps_done, self.trainer.keep, best, of_another_run)?;
-        Ok(path)
+        let parts = parts.map_or(0, <[_]>::len) + 1;
+        prune(folder, self.steps_done, self.trainer.keep, best, parts, of_another_run)
+    }
+
+    /// Writes what this process alone holds as a part of a checkpoint, and returns its checksum: nothing for the first process, and one that
+    /// holds nothing alone.
+    fn save_part(&self, ranks: &dyn Ranks, path: &Path) -> Result<String, TrainError> {
+        let (rank, count) = (ranks.device(), ranks.devices());
+        let is_own = |name: &str| {
+            self.owned.iter().any(|state| state.alone && state.owner == rank && state.name == name)
+        };
+        let own = self.whole.states.iter().enumerate().filter(|(_, state)| is_own(&state.name));
+        let tensors: Vec<SavedTensor<'_>> = own.map(|(i, state)| SavedTensor::same(i, &state.name)).collect();
+        if rank == 0 || tensors.is_empty() {
+            return Ok(String::new());
+        }
+        let notes = [("part", format!("{rank} of {count}")), ("step", self.steps_done.to_string())];
+        let notes = notes.map(|(key, value)| (key.to_string(), value)).into();
+        let (path, buffer) = (part_path(path, rank, count), &mut self.buffer.borrow_mut());
+        tensor_file::save(&self.live(), &tensors, Some(&notes), buffer, &path)
     }
 
     /// Refuses a folder that holds another run's checkpoints: a run that starts there would remove them, or resume from them
@@ -100,7 +137,9 @@ impl Session {
             self.check_folder(folder)?;
         }
         let notes = self.train_state().to_notes();
-        let (states, tensors) = (self.gathered(), self.all_states());
+        let (states, all) = (self.gathered(), self.all_roles());
+        let tensors: Vec<SavedTensor<'_>> =
+            all.iter().map(|&(state, _)| SavedTensor::same(state, states.name(state))).collect();
         let bytes = tensor_file::header(&states, &tensors, Some(&notes)).len() as u64;
         let most = max_header_bytes(tensors.len());
         if bytes > most {
@@ -109,13 +148,6 @@ impl Session {
             )));
         }
         Ok(())
-    }
-
-    /// Every state, optimizer state included, under its own name: those of this process, then those of others.
-    fn all_states(&self) -> Vec<SavedTensor<'_>> {
-        let own = self.whole.states.iter().map(|state| &state.name);
-        let names = own.chain(self.elsewhere().map(|state| &state.name)).enumerate();
-        names.map(|(i, name)| SavedTensor::same(i, name)).collect()
     }
 
     /// Restores every state and where the run stands from a folder's newest good checkpoint: the next [`Session::fit`]
@@ -221,10 +253,22 @@ impl Session {
     /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
     pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };
-        // The first rank saves, and the others give it what they alone hold.
+        // The first rank saves, and the others what they alone hold.
         if !self.trainer.follows() || self.is_sharded() {
             self.checkpoint(folder)?;
         }
         Ok(Some(folder.to_path_buf()))
+    }
+}
+
+/// What every process has to tell, or the error of this one, or of the first that has one.
+fn all_told(ranks: &dyn Ranks, own: Result<String, TrainError>) -> Result<Vec<String>, TrainError> {
+    let told = own.as_ref().map_or_else(|error| format!("!{error}"), String::clone);
+    let all = gather(ranks, told.as_bytes())?;
+    own?;
+    let failed = all.iter().enumerate().find_map(|(rank, told)| Some((rank, told.strip_prefix('!')?)));
+    match failed {
+        Some((rank, reason)) => Err(TrainError::Rank { rank, reason: reason.into() }),
+        None => Ok(all),
     }
 }

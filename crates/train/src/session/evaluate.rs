@@ -43,9 +43,17 @@ impl Group {
     }
 }
 
-/// The sum over groups, in their order. Of several processes each computes every so many-th one.
+/// Processes that evaluate together.
+#[derive(Clone, Copy)]
+struct Together<'r> {
+    ranks: &'r dyn Ranks,
+    /// Whether each computes all groups, because parameters pass between them in every batch; else every so many-th one.
+    alike: bool,
+}
+
+/// The sum over groups, in their order.
 struct Groups<'r> {
-    ranks: Option<&'r dyn Ranks>,
+    together: Option<Together<'r>>,
     /// Groups that ended.
     ended: u64,
     /// What this process found and did not tell yet, behind whether it wants to leave.
@@ -57,19 +65,23 @@ struct Groups<'r> {
 }
 
 impl<'r> Groups<'r> {
-    fn new(ranks: Option<&'r dyn Ranks>, step: u64) -> Self {
-        Self { ranks, ended: 0, own: vec![0], sum: Group::default(), left: None, step }
+    fn new(together: Option<Together<'r>>, step: u64) -> Self {
+        Self { together, ended: 0, own: vec![0], sum: Group::default(), left: None, step }
     }
 
     /// Whether this process computes the group that has not ended yet.
     fn is_own(&self) -> bool {
-        let own = |ranks: &dyn Ranks| self.ended % ranks.devices() as u64 == ranks.device() as u64;
-        self.ranks.is_none_or(own) && self.left.is_none()
+        // The others wait for one that has to compute with them until they heard that it leaves.
+        let own = |Together { ranks, alike }| {
+            let turn = self.ended % ranks.devices() as u64 == ranks.device() as u64;
+            alike || turn && self.left.is_none()
+        };
+        self.together.is_none_or(own)
     }
 
     /// Ends the evaluation where that was asked for: at once, or, in one of several processes, when all have heard of it.
     fn leave(&mut self, asked: Result<(), TrainError>) -> Result<(), TrainError> {
-        match (asked, self.ranks) {
+        match (asked, self.together) {
             (Err(error), Some(_)) => self.left = Some(error),
             (asked, _) => return asked,
         }
@@ -80,14 +92,14 @@ impl<'r> Groups<'r> {
     fn end(&mut self, group: Group) -> Result<(), TrainError> {
         let is_own = self.is_own();
         self.ended += 1;
-        let Some(ranks) = self.ranks else {
+        if self.together.is_none_or(|together| together.alike) {
             self.sum.add(&group);
-            return Ok(());
-        };
-        if is_own {
+        } else if is_own {
             group.encode(&mut self.own);
         }
-        match self.ended.is_multiple_of(GROUPS_AT_ONCE * ranks.devices() as u64) {
+        let Some(Together { ranks, alike }) = self.together else { return Ok(()) };
+        let each = if alike { 1 } else { ranks.devices() as u64 };
+        match self.ended.is_multiple_of(GROUPS_AT_ONCE * each) {
             true => self.meet(),
             false => Ok(()),
         }
@@ -95,7 +107,7 @@ impl<'r> Groups<'r> {
 
     /// All processes tell each other what they found since they last did.
     fn meet(&mut self) -> Result<(), TrainError> {
-        let Some(ranks) = self.ranks else { return Ok(()) };
+        let Some(Together { ranks, .. }) = self.together else { return Ok(()) };
         self.own[0] = u8::from(self.left.is_some());
         let all = ranks.gather(&self.own).map_err(TrainError::Ranks)?;
         self.own.truncate(1);
@@ -157,7 +169,9 @@ impl Session {
         part: &Pipeline,
         metrics: &mut [Box<dyn Metric>],
     ) -> Result<Evaluation, TrainError> {
-        self.evaluate_shared(part, metrics, None)
+        let ranks = self.trainer.connected().cloned().filter(|_| self.fetches_parameters());
+        let together = ranks.as_deref().map(|ranks| Together { ranks, alike: true });
+        self.evaluate_shared(part, metrics, together)
     }
 
     /// As [`Session::evaluate_with`], in every process of the run: where no metric needs to see all outputs, each of them computes a part.
@@ -172,15 +186,20 @@ impl Session {
         // Groups are the same in all processes, if their batches are.
         let own = (self.batch_size(BatchKind::Evaluate) as u64).to_le_bytes();
         let all = ranks.gather(&own).map_err(TrainError::Ranks)?;
-        let shared = !sees_all && all.iter().all(|told| told[..] == own);
-        self.evaluate_shared(part, metrics, shared.then_some(ranks.as_ref()))
+        let (same, alike) = (all.iter().all(|told| told[..] == own), self.fetches_parameters());
+        if alike && !same {
+            return Err(TrainError::Ranks("they evaluate in batches of different sizes".into()));
+        }
+        let shared = alike || !sees_all && same;
+        let together = Together { ranks: ranks.as_ref(), alike };
+        self.evaluate_shared(part, metrics, shared.then_some(together))
     }
 
     fn evaluate_shared(
         &mut self,
         part: &Pipeline,
         metrics: &mut [Box<dyn Metric>],
-        ranks: Option<&dyn Ranks>,
+        together: Option<Together<'_>>,
     ) -> Result<Evaluation, TrainError> {
         let part = self.batches_of(part, BatchKind::Evaluate);
         let of = part.len().map(|len| len as u64);
@@ -189,7 +208,7 @@ impl Session {
         // whatever the size of a batch, and whoever computes it.
         let group_examples = self.trainer.step_examples() as u64;
         let classes = self.trainer.model.target().bound;
-        let (mut groups, mut group) = (Groups::new(ranks, self.steps_done), Group::default());
+        let (mut groups, mut group) = (Groups::new(together, self.steps_done), Group::default());
         let (mut examples, mut accuracy) = (0u64, None);
         self.loss_before = 0.0;
         while let Some(batch) = batches.next()? {

@@ -1,8 +1,9 @@
-//! Checkpoints of runs whose processes hold different states: the first one asks the others, piece by piece, for what they alone hold.
+//! Runs whose processes hold different states. For weights the first one asks the others, piece by piece, for what they alone hold.
 
 use super::Session;
 use crate::TrainError;
 use crate::files::tensor_file::{Live, States};
+use plimsoll_graph::Role;
 use plimsoll_plan::Ranks;
 use plimsoll_tensor::TensorType;
 use plimsoll_transform::OwnedState;
@@ -85,6 +86,31 @@ impl Session {
     /// Whether processes hold different states.
     pub(super) fn is_sharded(&self) -> bool {
         self.trainer.connected().is_some() && !self.owned.is_empty()
+    }
+
+    /// Whether parameters pass between processes in every batch: all run the same batches then.
+    pub(super) fn fetches_parameters(&self) -> bool {
+        let passes =
+            |state: &OwnedState| state.alone && matches!(state.role, Role::Parameter | Role::Average);
+        self.trainer.connected().is_some() && self.owned.iter().any(passes)
+    }
+
+    /// All states by their numbers in [`Session::gathered`], with their roles, in the order of one process.
+    pub(super) fn all_roles(&self) -> Vec<(usize, Role)> {
+        let held = self.whole.states.len();
+        let mut own = self.whole.states.iter().map(|state| state.role).enumerate();
+        let mut others = self.elsewhere().enumerate().peekable();
+        let mut all = Vec::with_capacity(held);
+        loop {
+            let other = others.next_if(|(_, state)| state.place == all.len());
+            let next = other.map(|(at, state)| (held + at, state.role)).or_else(|| own.next());
+            // Behind the last of its own, all that is left is elsewhere.
+            let next = next.or_else(|| others.next().map(|(at, state)| (held + at, state.role)));
+            match next {
+                Some(next) => all.push(next),
+                None => return all,
+            }
+        }
     }
 
     /// The states that other processes alone hold.

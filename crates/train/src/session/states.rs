@@ -11,6 +11,7 @@ use crate::{Loaded, Names, TrainError, WEIGHTS_FILE};
 use plimsoll_export::{Batch, ExportError, ExportGraph, Exported, Format, Weights};
 use plimsoll_graph::Role;
 use plimsoll_tensor::{Tensor, TensorType};
+use plimsoll_transform::OwnedState;
 use std::path::{Path, PathBuf};
 
 /// What pruning left of a parameter.
@@ -51,7 +52,11 @@ impl Session {
         let mut kept = Vec::new();
         for (mask, state) in masks {
             let Some(parameter) = weights::masked(&state.name) else { continue };
-            let elements = self.whole.states[self.state_index(parameter)?].ty.shape.elements();
+            let elsewhere = self.elsewhere().find(|state| state.name == parameter);
+            let elements = match elsewhere {
+                Some(state) => state.ty.shape.elements(),
+                None => self.whole.states[self.state_index(parameter)?].ty.shape.elements(),
+            };
             let buffer = &mut self.buffer.borrow_mut();
             let states = Live { prepared: self.prepared.as_ref(), states: &self.whole.states };
             let count = kept_in_state(&states, mask, elements, buffer)?;
@@ -144,14 +149,15 @@ impl Session {
         // Poisoned until done, so that half-loaded states are never saved.
         (self.poisoned, self.replayable) = (true, false);
         let file = path.join(WEIGHTS_FILE);
+        let others: Vec<OwnedState> = self.elsewhere().cloned().collect();
         let loaded = if path.is_dir() && !file.exists() {
             let load = |path: &Path| {
-                weights::load_checkpoint(self.prepared.as_mut(), &self.whole.states, path, partly)
+                weights::load_checkpoint(self.prepared.as_mut(), &self.whole.states, &others, path, partly)
             };
             newest(path, load)?.0
         } else {
             let file = if path.is_dir() { &file } else { path };
-            weights::load(self.prepared.as_mut(), &self.whole.states, file, partly)?
+            weights::load(self.prepared.as_mut(), &self.whole.states, &others, file, partly)?
         };
         self.poisoned = false;
         Ok(loaded)
@@ -161,15 +167,23 @@ impl Session {
     /// checkpoint, for evaluation and prediction: optimizer and data may differ. Returns the checkpoint.
     pub fn load_checkpoint(&mut self, folder: impl AsRef<Path>) -> Result<PathBuf, TrainError> {
         (self.poisoned, self.replayable) = (true, false);
+        let others: Vec<OwnedState> = self.elsewhere().cloned().collect();
         let (path, _) = newest(folder.as_ref(), |path| {
-            weights::load_checkpoint(self.prepared.as_mut(), &self.whole.states, path, false)?;
+            weights::load_checkpoint(self.prepared.as_mut(), &self.whole.states, &others, path, false)?;
             Ok(path.to_path_buf())
         })?;
         self.poisoned = false;
         Ok(path)
     }
 
-    /// Saves parameters and running statistics as a safetensors file, under Plimsoll's names.
+    /// Whether the processes of a run hold different parameters ([`crate::Shard::Parameters`]): all of them call [`Session::save`] then, and
+    /// the first one writes the file.
+    pub fn saves_together(&self) -> bool {
+        self.fetches_parameters()
+    }
+
+    /// Saves parameters and running statistics as a safetensors file, under Plimsoll's names. Where the processes of a run hold
+    /// different parameters ([`Session::saves_together`]) all of them call it.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TrainError> {
         self.save_as(path, Names::Own)
     }
@@ -177,8 +191,15 @@ impl Session {
     /// As [`Session::save`], under the names and in the layouts of choice; [`Session::load`] reads them all.
     pub fn save_as(&self, path: impl AsRef<Path>, names: Names) -> Result<(), TrainError> {
         self.check_not_poisoned()?;
+        let asks = self.fetches_parameters();
+        if asks && self.trainer.follows() {
+            return self.serve_states();
+        }
+        let states = self.gathered();
         let buffer = &mut self.buffer.borrow_mut();
-        weights::save(self.prepared.as_ref(), &self.whole.states, names, buffer, path.as_ref())
+        let saved = weights::save(&states, &self.all_roles(), names, buffer, path.as_ref());
+        // The others wait until they are told, also after a failure.
+        if asks { states.close().and(saved) } else { saved }
     }
 
     /// Writes the model with its weights (their running averages, where there are some) as a file of another system. The file is

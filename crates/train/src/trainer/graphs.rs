@@ -80,7 +80,7 @@ impl Trainer {
                 _ => graph,
             })?;
             // Losses are summed from batch to batch, so that the size of a batch does not change the sum.
-            return self.part_of(continue_sum(graph, LOSS, step::LOSS_BEFORE)?);
+            return self.fetching(self.part_of(continue_sum(graph, LOSS, step::LOSS_BEFORE)?)?);
         }
         if let Some(replication) = self.replication.as_ref().filter(|_| self.device_count() > 1) {
             return self.replica_graph(replication.device(), batch, micro_batches);

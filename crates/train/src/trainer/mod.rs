@@ -28,7 +28,8 @@ pub(crate) use devices::Replication;
 pub use forecast::{Forecast, Tally, tally};
 pub use largest_batch::largest_that;
 pub use placement::Placement;
-pub(crate) use ranks::{agree, check_equal};
+pub use ranks::communication;
+pub(crate) use ranks::{agree, check_equal, gather};
 pub use training_plan::TrainingPlan;
 
 use crate::memory::Process;

@@ -7,7 +7,8 @@ use super::{BatchKind, Replication, Trainer, TrainingPlan};
 use crate::memory::{Tag, tagged};
 use crate::{Control, TrainError};
 use plimsoll_data::Dataset;
-use plimsoll_plan::{BatchPart, Chooser, Connection, PlanSet, Ranks};
+use plimsoll_graph::Graph;
+use plimsoll_plan::{BatchPart, Chooser, Connection, Network, PlanSet, Ranks, check_passes};
 use plimsoll_transform::{OwnedState, Reduction, Shard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +29,10 @@ impl Trainer {
     }
 
     /// Holds what [`Shard`] says in one process alone, instead of in each: every parameter is updated in the process that has its
-    /// optimizer state, and the others get its new value. It changes memory and time, never results, and a run may be resumed with
-    /// another sharding. Checkpoints hold everything. All processes call [`crate::Session::checkpoint`] then.
+    /// optimizer state, and the others get its new value, after the step or, with [`Shard::Parameters`], whenever they read it. It changes
+    /// memory and time, never results, and a run may be resumed with another sharding. Checkpoints hold everything. All processes call
+    /// [`crate::Session::checkpoint`] then; and with sharded parameters [`crate::Session::save`], [`crate::Session::evaluate`] and
+    /// [`crate::Session::predict`], on the same batches.
     pub fn shard(self, shard: Shard) -> Self {
         Self { shard, ..self }
     }
@@ -76,6 +79,12 @@ impl Trainer {
         let most = plans.iter().map(parts).max().unwrap_or(1);
         if plans.iter().any(|plans| parts(plans) != most) {
             plans = plan(Some(most))?;
+        }
+        for at in 0..plans[0].plans.len() {
+            let graphs: Vec<&Graph> = plans.iter().map(|plans| plans.plans[at].graph.as_ref()).collect();
+            let name = &plans[0].plans[at].name;
+            check_passes(&graphs)
+                .map_err(|reason| TrainError::Ranks(format!("the plans `{name}`: {reason}")))?;
         }
         Ok(ranks
             .into_iter()
@@ -158,13 +167,22 @@ impl Trainer {
     }
 }
 
+/// How long all that the processes of a run pass to each other in a step takes by itself, from the plans of all
+/// ([`Trainer::plan_ranks`]).
+pub fn communication(plans: &[TrainingPlan], network: &Network) -> Result<u64, TrainError> {
+    let graphs: Vec<&Graph> =
+        plans.iter().filter_map(|plans| plans.plans.first()).map(|plan| plan.graph.as_ref()).collect();
+    let states = plans.first().map_or(Ok(Vec::new()), TrainingPlan::shared_states)?;
+    plimsoll_plan::communication(&graphs, &states, network).map_err(TrainError::Ranks)
+}
+
 /// Micro-batches of the training step.
 fn parts(plans: &PlanSet) -> usize {
     plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
 }
 
 /// Text of every rank.
-fn gather(ranks: &dyn Ranks, own: &[u8]) -> Result<Vec<String>, TrainError> {
+pub(crate) fn gather(ranks: &dyn Ranks, own: &[u8]) -> Result<Vec<String>, TrainError> {
     let all = ranks.gather(own).map_err(TrainError::Ranks)?;
     Ok(all.into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())
 }

@@ -14,7 +14,7 @@ use plimsoll_nn::step;
 use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, Whole, sheet, verify};
 use plimsoll_transform::{
     OwnedState, Reduction, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch,
-    optimize, owned_states, replicate,
+    fetch_parameters, optimize, owned_states, replicate,
 };
 use std::sync::Arc;
 
@@ -64,6 +64,17 @@ impl Trainer {
         }
         let batch = BatchType { kind: BatchKind::Train, model: 0, examples: self.step_examples() };
         self.of_replica(0, batch, 1, owned_states)
+    }
+
+    /// A step that does not train, of one of several processes: what it reads of parameters that others hold passes.
+    pub(super) fn fetching(&self, step: Graph) -> Result<Graph, TrainError> {
+        let count = self.device_count();
+        match &self.replication {
+            Some(Replication::Rank { rank, .. }) if self.shard >= Shard::Parameters && count > 1 => {
+                Ok(fetch_parameters(&step, &self.owned_states()?, *rank, count)?)
+            }
+            _ => Ok(step),
+        }
     }
 
     /// Bytes of all sums over the batch, of which a device with sharded gradients has a part.
@@ -170,7 +181,7 @@ impl Trainer {
                     "the devices of one process have no faster way for sums than their chain: use ranks, or leave the reduction out".into(),
                 ));
             }
-            if self.shard == Shard::Gradients {
+            if self.shard >= Shard::Gradients {
                 return Err(TrainError::Setting(
                     "sharded gradients pass along the chain, so they cannot be reduced fast: shard the optimizer's state alone, or \
                      leave the reduction out"

@@ -94,21 +94,32 @@ impl TrainingPlan {
         self.devices().take(count)
     }
 
-    /// As [`TrainingPlan::state_bytes`], with all that only other processes hold; and the bytes of new parameters that this one
-    /// receives in each step.
+    /// As [`TrainingPlan::state_bytes`], with all that only other processes hold; and the bytes of new versions of states that
+    /// this one receives after each step.
     pub fn whole_state_bytes(&self) -> Result<(StateBytes, u64), TrainError> {
         let (own, owned) = (self.state_bytes(), self.trainer.owned_states()?);
         let rank = self.trainer.replication.as_ref().map_or(0, Replication::device);
-        let of_others = |alone: bool| -> u64 {
-            let others = owned.iter().filter(|state| state.owner != rank && state.alone == alone);
-            others.map(|state| state.ty.bytes() as u64).sum()
+        let gradients = match self.trainer.shard >= Shard::Gradients {
+            true => self.trainer.whole_gradient_bytes()?,
+            false => own.gradients,
         };
-        let gradients = match self.trainer.shard {
-            Shard::Gradients => self.trainer.whole_gradient_bytes()?,
-            Shard::None | Shard::Optimizer => own.gradients,
-        };
-        let optimizer = own.optimizer + of_others(true);
-        Ok((StateBytes { gradients, optimizer, ..own }, of_others(false)))
+        let (mut whole, mut received) = (StateBytes { gradients, ..own }, 0);
+        for state in owned.iter().filter(|state| state.owner != rank) {
+            let bytes = state.ty.bytes() as u64;
+            match state.role {
+                _ if !state.alone => received += bytes,
+                Role::Parameter | Role::Statistic | Role::Average => whole.parameters += bytes,
+                Role::Moment | Role::Mask => whole.optimizer += bytes,
+            }
+        }
+        Ok((whole, received))
+    }
+
+    /// The states whose new versions pass from one process to all others after each step: that process, and their bytes.
+    pub fn shared_states(&self) -> Result<Vec<(usize, usize)>, TrainError> {
+        let owned = self.trainer.owned_states()?;
+        let shared = owned.iter().filter(|state| !state.alone);
+        Ok(shared.map(|state| (state.owner, state.ty.bytes())).collect())
     }
 
     /// The tiers that the plan could offload to.

@@ -3,15 +3,16 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_data::{Dataset, Synthetic, SyntheticSpec};
-use plimsoll_graph::Role;
+use plimsoll_graph::op::Exchange;
+use plimsoll_graph::{BatchMark, Graph, Node, Op, Role};
 use plimsoll_nn::zoo::{Gpt, mlp_of, resnet20_of};
 use plimsoll_nn::{AdamW, Clip, Model, Policy, Precision, Recipe};
-use plimsoll_plan::{Message, Ranks, StateHome, StatePlacement, Transport};
+use plimsoll_plan::{Message, Ranks, StateHome, StatePlacement, Transport, check_passes};
 use plimsoll_runtime::spill::SpillFile;
 use plimsoll_testing::Scratch;
 use plimsoll_train::{
-    Control, Progress, Reduction, Session, Shard, StateBytes, TrainError, TrainEvent, TrainState, Trainer,
-    checkpoints,
+    Control, Names, Progress, Reduction, Session, Shard, StateBytes, TrainError, TrainEvent, TrainState,
+    Trainer, checkpoints,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -311,7 +312,7 @@ fn holders(
 }
 
 /// What it is, the run, and in which ways it is done: processes, what is sharded, micro-batches.
-type Run = (&'static str, Box<dyn Fn() -> (Trainer, Dataset) + Sync>, [(usize, Shard, usize); 2]);
+type Run = (&'static str, Box<dyn Fn() -> (Trainer, Dataset) + Sync>, [(usize, Shard, usize); 3]);
 
 #[test]
 fn sharded_runs_have_the_bits_of_one_process() {
@@ -321,19 +322,19 @@ fn sharded_runs_have_the_bits_of_one_process() {
         let trainer = Trainer::new(GPT, optimizer).precision(Policy::new(Precision::F16)).batch(24);
         (trainer.threads(1).line(usize::MAX), examples(&GPT, 48))
     };
-    let (optimizer, gradients) = (Shard::Optimizer, Shard::Gradients);
+    let (optimizer, gradients, parameters) = (Shard::Optimizer, Shard::Gradients, Shard::Parameters);
     // Batch norm needs the whole batch at once.
     let runs: [Run; 3] = [
         (
             "gpt",
             Box::new(|| (trainer(GPT, Precision::BF16, 24), examples(&GPT, 53))),
-            [(2, optimizer, 1), (3, gradients, 2)],
+            [(2, optimizer, 1), (3, gradients, 2), (2, parameters, 2)],
         ),
-        ("gpt, clipped, f16", Box::new(clipped), [(3, optimizer, 2), (2, gradients, 1)]),
+        ("gpt, clipped, f16", Box::new(clipped), [(3, optimizer, 2), (2, gradients, 1), (3, parameters, 1)]),
         (
             "resnet",
             Box::new(move || (trainer(normed(), Precision::F32, 96), examples(&normed(), 96 + 48))),
-            [(2, optimizer, 1), (3, gradients, 1)],
+            [(2, optimizer, 1), (3, gradients, 1), (3, parameters, 1)],
         ),
     ];
     for (what, run, ways) in &runs {
@@ -352,19 +353,141 @@ fn sharded_runs_have_the_bits_of_one_process() {
             let kernels =
                 holders.iter().filter(|(name, _)| name.contains("kernel/")).map(|(_, holders)| *holders);
             assert!(kernels.clone().count() > 10 && kernels.max() == Some(1), "{what}: {holders:?}");
+            let alone = |name: &&String| name.ends_with("kernel") && holders[*name] == 1;
+            assert_eq!(holders.keys().any(|name| alone(&name)), shard == parameters, "{what}: {holders:?}");
         }
     }
 }
 
 #[test]
+fn sharded_parameters_have_the_bits_of_one_process_with_and_without_a_line() {
+    for (precision, count, low) in
+        [(Precision::F32, 2, true), (Precision::F32, 4, false), (Precision::BF16, 3, true)]
+    {
+        // A remainder that the last ranks take nothing of, though they hold parameters.
+        let run = || (trainer(GPT, precision, 48), examples(&GPT, 48 + 13));
+        let (alone, data) = run();
+        let alone = named_bits(&mut alone.plan(&data).unwrap().start().unwrap());
+        let sharded = || run().0.shard(Shard::Parameters);
+        let free = sharded().plan_ranks(&data, &vec![usize::MAX; count]).unwrap();
+        let peaks: Vec<usize> = free.iter().map(|plan| plan.load_sheet().total_bytes).collect();
+        let found = on_ranks(count, |ranks| {
+            let (trainer, data) = (sharded(), run().1);
+            let line = if low { peaks[ranks.device()] * 9 / 10 } else { usize::MAX };
+            let plan = trainer.line(line).ranks(ranks).plan(&data).unwrap();
+            assert!(plan.load_sheet().total_bytes <= line);
+            named_bits(&mut plan.start().unwrap())
+        });
+        let holders = holders(&found, &alone);
+        let kernels = holders.iter().filter(|(name, _)| name.ends_with("kernel"));
+        assert!(kernels.clone().count() > 5 && kernels.into_iter().all(|(_, &holders)| holders == 1));
+        assert_eq!(holders["losses"], count, "{precision}, {count}, {low}");
+    }
+}
+
+#[test]
+fn running_averages_are_evaluated_where_parameters_are_sharded() {
+    let run = || {
+        let optimizer = Recipe::new(AdamW::new(1e-2)).average(0.9);
+        (Trainer::new(GPT, optimizer).batch(24).threads(1).line(usize::MAX), examples(&GPT, 53))
+    };
+    let evaluated = |(trainer, data): (Trainer, Dataset)| {
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
+        let report = session.fit().unwrap();
+        let own = session.evaluate(&data.test).unwrap();
+        assert_eq!(own.loss, report.evaluation.loss);
+        let parameters = session.parameters().count();
+        (report.evaluation.loss, report.evaluation.accuracy, parameters)
+    };
+    let (loss, accuracy, parameters) = evaluated(run());
+    let found = on_ranks(3, |ranks| {
+        let (trainer, data) = run();
+        evaluated((trainer.ranks(ranks).shard(Shard::Parameters), data))
+    });
+    assert!(found.iter().all(|found| (found.0, found.1) == (loss, accuracy)), "{found:?}");
+    assert_eq!(found.iter().map(|found| found.2).sum::<usize>(), parameters);
+}
+
+#[test]
+fn exchanges_of_sharded_parameters_are_in_one_order() {
+    let data = examples(&GPT, 48);
+    let plans = trainer(GPT, Precision::F32, 48).micro_batches(2).shard(Shard::Parameters);
+    let plans = plans.plan_ranks(&data, &[usize::MAX; 3]).unwrap();
+    let graphs = |at: usize| -> Vec<Graph> {
+        plans.iter().map(|plan| plan.plans[at].graph.as_ref().clone()).collect()
+    };
+    let check = |graphs: &[Graph]| check_passes(&graphs.iter().collect::<Vec<_>>());
+    for at in 0..plans[0].plans.len() {
+        let mut graphs = graphs(at);
+        assert_eq!(check(&graphs), Ok(()), "{}", plans[0].plans[at].name);
+        let gives = |node: &Node| matches!(node.op, Op::Exchange(Exchange::Give { .. }));
+        let mut given: Vec<&mut Node> = graphs[0].nodes.iter_mut().filter(|node| gives(node)).collect();
+        let (first, rest) = given.split_first_mut().unwrap();
+        std::mem::swap(&mut first.op, &mut rest.last_mut().unwrap().op);
+        let error = check(&graphs).unwrap_err();
+        assert!(error.contains("out of turn") || error.contains("is not what"), "{error}");
+    }
+    // Each process gets what it lacks before forward and before backward, in both micro-batches.
+    for (rank, plan) in plans.iter().enumerate() {
+        let takes = |node: &&Node| match &node.op {
+            Op::Exchange(Exchange::Take { mark, .. }) => *mark != BatchMark::SUM,
+            _ => false,
+        };
+        let graph = &plan.plans[0].graph;
+        let taken = graph.nodes.iter().filter(takes).map(|node| graph.ty(node.outputs[1]).bytes() as u64);
+        let (whole, _) = plan.whole_state_bytes().unwrap();
+        let (lacks, taken) = (whole.parameters - plan.state_bytes().parameters, taken.sum::<u64>());
+        assert!(
+            lacks > whole.parameters / 2 && taken > lacks && taken <= 2 * lacks,
+            "{rank}: {taken} of {lacks}"
+        );
+        let received = plan.plans[0].received_bytes(rank);
+        assert!(received > 2 * taken, "{received} of {taken}");
+    }
+}
+
+#[test]
+fn weights_of_sharded_parameters_are_saved_together() {
+    let scratch = Scratch::new("sharded-weights");
+    let run = || (trainer(GPT, Precision::F32, 24), examples(&GPT, 24));
+    let save = |(trainer, data): (Trainer, Dataset), file: &Path, names| {
+        let mut session = trainer.plan(&data).unwrap().start().unwrap();
+        session.fit().unwrap();
+        session.save_as(file, names).unwrap();
+        session
+    };
+    for names in [Names::Own, Names::Torch] {
+        let [one, many] = ["one", "many"].map(|name| scratch.0.join(name));
+        save(run(), &one, names);
+        on_ranks(3, |ranks| {
+            let (trainer, data) = run();
+            let rank = ranks.device();
+            let mut session = save((trainer.ranks(ranks).shard(Shard::Parameters), data), &many, names);
+            assert!(session.saves_together());
+            // Each loads what it holds.
+            if rank > 0 {
+                session.load(&one).unwrap();
+            }
+        });
+        assert!(std::fs::read(&one).unwrap() == std::fs::read(&many).unwrap());
+    }
+}
+
+#[test]
 fn sharded_states_are_saved_whole_and_resumed_in_any_number_of_processes() {
-    let scratch = Scratch::new("sharded-ranks");
+    for shard in [Shard::Optimizer, Shard::Parameters] {
+        save_and_resume(shard);
+    }
+}
+
+fn save_and_resume(shard: Shard) {
+    let scratch = Scratch::new(&format!("sharded-ranks-{shard}"));
     let folder = &scratch.0;
     let run = || (trainer(GPT, Precision::F32, 24), examples(&GPT, 120));
     let stopped = on_ranks(3, |ranks| {
         let rank = ranks.device();
         let (trainer, data) = run();
-        let trainer = trainer.checkpoints(folder, None).ranks(ranks).shard(Shard::Optimizer);
+        let trainer = trainer.checkpoints(folder, None).ranks(ranks).shard(shard);
         let mut session = trainer.plan(&data).unwrap().start().unwrap();
         let report = session.fit_with(&mut |event| match event {
             TrainEvent::Step { step: 2, .. } if rank == 1 => Control::Leave,
@@ -384,7 +507,9 @@ fn sharded_states_are_saved_whole_and_resumed_in_any_number_of_processes() {
     let mut whole = named_bits(&mut alone.plan(&data).unwrap().start().unwrap());
     whole.remove("losses");
     assert!(finish(run().0, &data) == whole);
-    for (count, shard) in [(2, Shard::None), (2, Shard::Gradients), (3, Shard::Optimizer)] {
+    for (count, shard) in
+        [(2, Shard::None), (2, Shard::Gradients), (3, Shard::Optimizer), (4, Shard::Parameters)]
+    {
         let found = on_ranks(count, |ranks| {
             let (trainer, data) = run();
             finish(trainer.ranks(ranks).shard(shard), &data)
@@ -394,11 +519,68 @@ fn sharded_states_are_saved_whole_and_resumed_in_any_number_of_processes() {
 }
 
 #[test]
+fn each_process_writes_its_part_of_a_checkpoint_and_the_first_file_makes_them_count() {
+    let scratch = Scratch::new("checkpoint-parts");
+    let folder = &scratch.0;
+    let run = || (trainer(GPT, Precision::F32, 24), examples(&GPT, 72));
+    let (alone, data) = run();
+    let mut whole = named_bits(&mut alone.plan(&data).unwrap().start().unwrap());
+    whole.remove("losses");
+    on_ranks(3, |ranks| {
+        let (trainer, data) = run();
+        let trainer = trainer.checkpoints(folder, Some(1)).ranks(ranks).shard(Shard::Parameters);
+        trainer.plan(&data).unwrap().start().unwrap().fit().unwrap();
+    });
+    let files = checkpoints(folder).unwrap();
+    let [second, third] = &files[..] else { panic!("{files:?}") };
+    let part = |of: &Path, part: usize| of.with_extension(format!("{part}of3.safetensors"));
+    let bytes: Vec<u64> = [third.clone(), part(third, 1), part(third, 2)]
+        .map(|file| std::fs::metadata(file).unwrap().len())
+        .into();
+    let all: u64 = whole.values().map(|state| state.len() as u64).sum();
+    assert!(bytes.iter().all(|&bytes| bytes > all / 4 && bytes < all / 2), "{bytes:?} of {all}");
+    // Two sets are kept, and their parts.
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 2 * 3 + 1);
+    let resumed = |trainer: Trainer| {
+        let mut session = trainer.plan(&run().1).unwrap().start().unwrap();
+        let found = session.resume(folder).unwrap();
+        (found.state.steps_done, found.refused.join("; "), named_bits(&mut session))
+    };
+    let same = |mut found: BTreeMap<String, Vec<u8>>| {
+        found.remove("losses");
+        found == whole
+    };
+    let (steps, refused, found) = resumed(run().0);
+    assert!(steps == 3 && refused.is_empty() && same(found), "{steps}, {refused}");
+    // Weights are read from it, too.
+    let mut session = run().0.plan(&data).unwrap().start().unwrap();
+    session.load_checkpoint(folder).unwrap();
+    let kernel = whole.keys().find(|name| name.ends_with("kernel")).unwrap();
+    assert!(session.state(kernel).unwrap().as_bytes() == whole[kernel]);
+    // A part that is damaged, or another checkpoint's, and a run that was killed before the first file was there: the set before counts.
+    let good = std::fs::read(part(third, 1)).unwrap();
+    let mut damaged = good.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let other = std::fs::read(part(second, 1)).unwrap();
+    for (bytes, reason) in [(&damaged, "it is damaged"), (&other, "a part of another checkpoint")] {
+        std::fs::write(part(third, 1), bytes).unwrap();
+        let (steps, refused, found) = resumed(run().0);
+        assert!(steps == 2 && refused.contains(reason) && same(found), "{steps}, {refused}");
+    }
+    std::fs::write(part(third, 1), good).unwrap();
+    std::fs::remove_file(third).unwrap();
+    let found = on_ranks(2, |ranks| resumed(run().0.ranks(ranks).shard(Shard::Gradients)));
+    assert!(found.iter().all(|(steps, refused, _)| *steps == 2 && refused.is_empty()));
+    let found: Vec<_> = found.into_iter().map(|(_, _, found)| found).collect();
+    assert!(found.iter().flatten().all(|(name, bits)| name == "losses" || whole[name] == *bits));
+}
+
+#[test]
 fn state_falls_as_the_formulas_say() {
     let (run, data) = (|| trainer(GPT, Precision::F32, 32), examples(&GPT, 64));
     let planned = |shard: Shard| run().shard(shard).plan_ranks(&data, &[usize::MAX; 4]).unwrap();
     let (whole, sharded) = (planned(Shard::None), planned(Shard::Optimizer));
-    let gradients = planned(Shard::Gradients);
+    let (gradients, parameters) = (planned(Shard::Gradients), planned(Shard::Parameters));
     let all = whole[0].state_bytes();
     // Two moments of four bytes for each parameter and its gradient.
     assert!(all.optimizer == 2 * all.parameters && all.gradients >= all.parameters, "{all:?}");
@@ -418,6 +600,11 @@ fn state_falls_as_the_formulas_say() {
         let off = own.gradients.abs_diff(all.gradients / 4) as f64 / (all.gradients / 4) as f64;
         assert!(off < 0.3 && own.optimizer < all.optimizer / 3, "rank {rank} keeps {own:?} of {all:?}");
         assert!(gradients[rank].load_sheet().arena_bytes < plan.load_sheet().arena_bytes);
+        let own = parameters[rank].state_bytes();
+        assert_eq!(parameters[rank].whole_state_bytes().unwrap(), (all, 0), "rank {rank}");
+        let off = own.parameters.abs_diff(all.parameters / 4) as f64 / (all.parameters / 4) as f64;
+        assert!(off < 0.3 && own.optimizer < all.optimizer / 3, "rank {rank} keeps {own:?} of {all:?}");
+        assert!(parameters[rank].load_sheet().arena_bytes < gradients[rank].load_sheet().arena_bytes);
         let saved = whole[rank].load_sheet().arena_bytes - plan.load_sheet().arena_bytes;
         assert!(saved as u64 > (all.optimizer - own.optimizer) * 9 / 10, "rank {rank}: {saved}");
     }
@@ -431,7 +618,7 @@ fn sharded_states_that_are_offloaded_have_the_bits_of_one_process() {
     let data = || examples(&model(), 128);
     let run = || trainer(model(), Precision::F32, 64).executor(Cpu::new(1).unwrap().spilling(folder));
     let alone = named_bits(&mut run().plan(&data()).unwrap().start().unwrap());
-    for shard in [Shard::Optimizer, Shard::Gradients] {
+    for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
         let free = run().shard(shard).plan_ranks(&data(), &[usize::MAX; 2]).unwrap();
         // About the lowest line, where parameters are offloaded, too.
         let fits = |line: &usize| run().shard(shard).plan_ranks(&data(), &[usize::MAX, *line]).is_ok();
@@ -501,9 +688,11 @@ fn fast_sums_are_those_of_one_process_but_for_their_order() {
 fn fast_sums_are_refused_where_they_cannot_be_and_recorded_where_they_are() {
     let run = || trainer(GPT, Precision::F32, 24).reduction(Reduction::Fast);
     let data = || examples(&GPT, 48);
-    let refused = run().shard(Shard::Gradients).plan_ranks(&data(), &[usize::MAX; 2]);
-    let message = refused.err().map(|error| error.to_string()).unwrap();
-    assert!(message.contains("sharded gradients pass along the chain"), "{message}");
+    for shard in [Shard::Gradients, Shard::Parameters] {
+        let refused = run().shard(shard).plan_ranks(&data(), &[usize::MAX; 2]);
+        let message = refused.err().map(|error| error.to_string()).unwrap();
+        assert!(message.contains("sharded gradients pass along the chain"), "{message}");
+    }
     let planned = run().plan_ranks(&data(), &[usize::MAX; 2]).unwrap();
     let chained = trainer(GPT, Precision::F32, 24).plan_ranks(&data(), &[usize::MAX; 2]).unwrap();
     let received = |plans: &[plimsoll_train::TrainingPlan]| -> u64 {
@@ -557,13 +746,19 @@ fn ranks_share_validations_and_have_the_figures_of_one_process() {
     // Of the first 48 of 51 groups each has told 16, twice.
     let told = |bytes: usize| post.gathered.lock().unwrap().iter().filter(|&&found| found == bytes).count();
     assert_eq!((told(1 + 16 * 32), told(1 + 32)), (2 * 3, 2 * 3));
+    // Where parameters pass in every batch, all compute it.
+    for found in on_ranks(3, |ranks| validations(run().ranks(ranks).shard(Shard::Parameters))) {
+        assert_eq!(found.as_ref(), Ok(&alone));
+    }
     // One that is asked to leave takes the others along.
-    let left = on_ranks(3, |ranks| {
-        let rank = ranks.device();
-        validations(run().ranks(ranks).on_progress(move |progress| match progress {
-            Progress::Evaluating { examples, .. } if rank == 1 && *examples > 1000 => Control::Leave,
-            _ => Control::Continue,
-        }))
-    });
-    assert_eq!(left, [Err(1), Err(1), Err(1)]);
+    for shard in [Shard::None, Shard::Parameters] {
+        let left = on_ranks(3, |ranks| {
+            let rank = ranks.device();
+            validations(run().ranks(ranks).shard(shard).on_progress(move |progress| match progress {
+                Progress::Evaluating { examples, .. } if rank == 1 && *examples > 1000 => Control::Leave,
+                _ => Control::Continue,
+            }))
+        });
+        assert_eq!(left, [Err(1), Err(1), Err(1)], "{shard}");
+    }
 }

@@ -1,0 +1,121 @@
+//! What the processes of a run pass to each other in a step, alone: measured over MPI, beside what is predicted.
+//!
+//!     mpirun -n 3 target/release/examples/exchanges --model mlp --batch 256 --shard gradients
+//!
+//! Each process plans the step, measures how fast a message goes around all of them, and then does the exchanges of its plan, without any
+//! kernel, some times. The first one prints a line of JSON: bytes that all receive in a step, the median of the longest times of each
+//! round, and the prediction. `benches/ranks.py --exchanges` makes a table of it.
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+use clap::Parser;
+use plimsoll::data::SyntheticSpec;
+use plimsoll::nn::zoo::{ZOO, ZooOptions};
+use plimsoll::plan::{Exchanged, Passing, Ranks, Transport, exchanges};
+use plimsoll::prelude::*;
+use plimsoll::train::{Reduction, Shard, communication};
+use plimsoll_collective::{World, measure};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+/// Measures the exchanges of a step
+#[derive(Parser)]
+struct Flags {
+    /// A model of the zoo, in its default sizes
+    #[arg(long, value_name = "NAME", default_value = "mlp")]
+    model: String,
+    /// Examples of a step
+    #[arg(long, default_value_t = 256)]
+    batch: usize,
+    /// As for `plimsoll train`
+    #[arg(long, default_value_t)]
+    shard: Shard,
+    /// As for `plimsoll train`
+    #[arg(long, default_value_t)]
+    reduce: Reduction,
+    /// How often the exchanges of a step are done
+    #[arg(long, default_value_t = 21)]
+    rounds: usize,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let flags = Flags::parse();
+    let world = World::connect(Duration::from_secs(60), || 0, 0)?;
+    let entry = ZOO.iter().find(|entry| entry.name == flags.model);
+    let entry = entry.ok_or("--model is none of the zoo: `plimsoll zoo` lists them")?;
+    let model = (entry.make)(&ZooOptions::default());
+    let synthetic = SyntheticSpec { inputs: model.inputs(), label: model.target() };
+    let options = OpenOptions { synthetic: Some(synthetic), examples: flags.batch, ..OpenOptions::default() };
+    let data = open("synthetic", &options)?;
+    let trainer = Trainer::new((entry.make)(&ZooOptions::default()), AdamW::new(1e-3)).threads(1);
+    let trainer = trainer.batch(flags.batch).shard(flags.shard).reduction(flags.reduce);
+    let plans = trainer.plan_ranks(&data, &vec![usize::MAX; world.size()])?;
+    let (rank, own) = (world.rank(), &plans[world.rank()]);
+    let passes = exchanges(&own.plans[0].graph, (rank, world.size()), &own.shared_states()?)?;
+    let cores = std::thread::available_parallelism()?.get();
+    let mut buffers = Buffers::new(&passes);
+    let (mut measured, mut predicted) = (Vec::new(), Vec::new());
+    for _ in 0..flags.rounds.max(1) {
+        // The machine's speed changes: it is measured beside each round.
+        let network = measure(world.as_ref(), cores)?;
+        predicted.push(communication(&plans, &network)?);
+        world.gather(&[])?;
+        let start = Instant::now();
+        buffers.pass(world.as_ref(), &passes)?;
+        let time = start.elapsed().as_nanos() as u64;
+        let all = world.gather(&time.to_le_bytes())?;
+        let times = all.iter().filter_map(|told| Some(u64::from_le_bytes(told[..].try_into().ok()?)));
+        measured.push(times.max().unwrap_or(0));
+    }
+    if rank == 0 {
+        let ranks = plans.iter().enumerate();
+        let received: u64 = ranks.map(|(rank, plan)| plan.plans[0].received_bytes(rank)).sum();
+        let shared: usize = own.shared_states()?.iter().map(|(_, bytes)| bytes * (world.size() - 1)).sum();
+        let [measured, predicted] = [measured, predicted].map(|times| median(times) as f64 / 1e6);
+        let bytes = received + shared as u64;
+        println!(r#"{{"bytes": {bytes}, "measured_ms": {measured:.4}, "predicted_ms": {predicted:.4}}}"#);
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// What is sent, and where the rest is received and added up.
+struct Buffers {
+    sent: Vec<u8>,
+    received: Vec<u8>,
+    added: Vec<f32>,
+}
+
+impl Buffers {
+    fn new(passes: &[Exchanged]) -> Self {
+        let most = passes.iter().map(|pass| pass.bytes).max().unwrap_or(0);
+        let adds = passes.iter().any(|pass| pass.passing == Passing::AllReduce);
+        let added = vec![0.0; if adds { most / size_of::<f32>() } else { 0 }];
+        Self { sent: vec![1; most], received: vec![0; most], added }
+    }
+
+    /// Does all exchanges of a step.
+    fn pass(&mut self, world: &World, passes: &[Exchanged]) -> Result<(), String> {
+        for Exchanged { passing, bytes, .. } in passes {
+            match *passing {
+                Passing::Receive(from, message) => {
+                    world.receive(from, message, &mut self.received[..*bytes])?;
+                }
+                // SAFETY: nothing writes to what is sent.
+                Passing::Send(to, message) => unsafe { world.send(to, message, &self.sent[..*bytes]) }?,
+                Passing::Hand(to, message) => world.hand(to, message, &self.sent[..*bytes])?,
+                Passing::Clear => self.received[..*bytes].fill(0),
+                Passing::AllReduce => {
+                    // SAFETY: nothing else touches them until the wait is over.
+                    unsafe { world.all_reduce(&raw mut self.added[..bytes / size_of::<f32>()]) }?;
+                    world.finish()?;
+                }
+            }
+        }
+        world.finish()
+    }
+}
