@@ -177,6 +177,24 @@ fn what_a_device_takes_to_reach_host_memory_is_under_its_line() {
     assert!(offloaded > 2, "{offloaded}");
 }
 
+/// A line that the plan of a device without page tables fills to the last byte. They are reserved before the search, so that the plan with them
+/// fills it, too, and is not one that takes far less memory than there is, and longer.
+#[test]
+fn page_tables_are_reserved_under_a_line_that_a_plan_fills() {
+    let (_, model, batch) = models().swap_remove(0);
+    let data = synthetic(&model, 2 * batch, 3, 5);
+    let device = || Simulated::with_link(1, LINK).expect("worker threads");
+    let under = |line| trainer(0, device()).device_line(line).plan(&data).unwrap();
+    let line = under(under(usize::MAX).sheet.total_bytes / 10 * 6).sheet.total_bytes;
+    let full = under(line);
+    assert!(full.sheet.total_bytes == line && full.tier_bytes.host > 0, "{line}: {}", full.sheet.total_bytes);
+    let plan = trainer(0, Mapping(device())).device_line(line).plan(&data).unwrap();
+    let (left, taken) = (line - plan.sheet.total_bytes, mapping_bytes(plan.tier_bytes.host));
+    assert!(left < taken, "{left} bytes are left, and {taken} taken");
+    let [time, without] = [&plan, &full].map(|plan| plan.plans[0].nanoseconds);
+    assert!(time <= without + without / 40, "{time} ns, and {without} without page tables");
+}
+
 /// An accelerator that says it computes until it is asked for a result, so that every batch is taken ahead that may be; it counts
 /// those whose inputs it was given ahead.
 struct Counting {
