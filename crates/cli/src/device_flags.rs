@@ -19,7 +19,8 @@ pub struct DeviceOptions {
     #[arg(long, value_name = "DEVICES", allow_negative_numbers = true)]
     pub replicas: Option<usize>,
     /// Put layers on logical devices, by rules like 'block[0-5].*=cpu:0', of which the first that matches a layer decides; each
-    /// device holds its layers' parameters and optimizer state; never changes results. Repeat it, or separate rules by commas
+    /// device holds its layers' parameters and optimizer state; never changes results. Repeat it, or separate rules by commas.
+    /// 'auto=cpu:0-1', or 'auto', cuts the layers in order, for even shares of memory and little between them
     #[arg(long, value_name = "LAYERS=DEVICE", value_delimiter = ',', conflicts_with = "replicas")]
     pub place: Vec<String>,
     /// Print op, layer and device of every step of the plan, and the bytes that devices receive from each other

@@ -217,6 +217,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let mut chosen = vec![("data", name.clone()), ("batch", batch.to_string()), ("lr", rate.to_string())];
     chosen.extend((!sizes.widths.is_empty()).then(|| ("widths", sizes.widths.join(","))));
     chosen.extend(sparsity.map(|sparsity| ("prune-schedule", sparsity.to_string())));
+    // An automatic placement is kept as what it came to.
+    chosen.extend(trainer.placement()?.map(|placement| ("place", placement.to_string())));
     if let Some(folder) = &options.out {
         trainer = trainer.checkpoints(folder, options.save_every);
         let notes = resume::notes(options, &chosen);

@@ -32,6 +32,11 @@ fn placed_layers_leave_the_weights_of_one_device_and_stay_where_they_are() {
     let (replicas, _) = resumed("replicas", &TWO, &["--replicas=2"]);
     assert!(replicas == whole);
     assert!(resumed("from one", &[], &TWO).0 == whole);
+    // What an automatic placement came to is kept.
+    let (auto, told) = resumed("auto", &["--place=auto"], &[]);
+    assert!(auto == whole && told.contains("Load sheet for cpu:1"), "{told}");
+    let kept = fs::read_to_string(folder("auto") + "/resolved.toml").unwrap();
+    assert!(kept.contains("dense1=cpu:0") && !kept.contains("auto="), "{kept}");
 }
 
 #[test]
@@ -104,6 +109,8 @@ fn wrong_rules_say_what_to_change() {
     refused(&plan(&["--place=*=cpu:99"]), 2, &["does not exist", "cpu:0 to cpu:63"]);
     refused(&plan(&["--place=dens1=cpu:0,*=cpu:1"]), 2, &["matches no layer", "nearest is `dense1`"]);
     refused(&plan(&["--place=dense1=cpu:0"]), 2, &["no rule says where", "*=cpu:0"]);
+    refused(&plan(&["--place=auto,*=cpu:0"]), 2, &["leave the other rules out"]);
+    refused(&plan(&["--place=auto=cpu:0-20"]), 2, &["too few for 21 devices"]);
     refused(&plan(&["--place=dense1=cpu:0,*=cpu:2"]), 2, &["no layer is on cpu:1"]);
     refused(&plan(&[&TWO[..], &["--replicas=2"]].concat()), 2, &["--replicas"]);
     refused(&plan(&[&TWO[..], &["--device=cuda"]].concat()), 2, &["leave --device out"]);

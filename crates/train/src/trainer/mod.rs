@@ -5,6 +5,7 @@
 //! `devices.rs` and `replicas.rs` are for runs on several devices, `placement.rs` for those whose layers are on different ones, `ranks.rs` for those of several processes. `plan_cache.rs` keeps plans in files, and `forecast.rs` plans one run under many lines.
 
 mod accounting;
+mod auto_placement;
 mod batch_types;
 mod devices;
 mod executor;

@@ -1,23 +1,25 @@
 //! Placement: which layers of a model are on which logical device.
 
+use super::auto_placement::LayerBytes;
 use super::devices::name;
 use super::{BatchKind, LogicalDevices, Replication, Trainer};
 use crate::TrainError;
 use crate::suggestion::suggestion;
 use plimsoll_graph::{Graph, Role};
-use plimsoll_nn::{Pattern, step};
+use plimsoll_nn::{Model, Pattern, step};
 use plimsoll_plan::Whole;
 use plimsoll_transform::{Placing, Reduction, Shard, partition};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Layers that an error names at most.
 const NAMED: usize = 4;
 
 /// Which layers of a model are on which logical device, by rules like `block[0-5].*=cpu:0`: a pattern of layer names and a device. The
 /// first rule that matches a layer decides. A pattern matches a layer with everything inside it; `*` stands for any letters and `[0-5]` for
-/// one of them.
+/// one of them. The rule `auto=cpu:0-2`, by itself, is [`Placement::auto`].
 ///
 /// ```
 /// use plimsoll_train::Placement;
@@ -25,11 +27,14 @@ const NAMED: usize = 4;
 /// assert_eq!(placement.device("block3/attention"), Some(0));
 /// assert_eq!(placement.device("head"), Some(1));
 /// assert!(Placement::new(["head"]).is_err());
+/// assert_eq!(Placement::new(["auto=cpu:0-2"])?, Placement::auto(3)?);
 /// # Ok::<(), plimsoll_train::TrainError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     rules: Vec<Rule>,
+    /// The number of devices, where the layers of a model are to be cut.
+    auto: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +48,29 @@ struct Rule {
 impl Placement {
     /// Rules, the first one first.
     pub fn new<S: AsRef<str>>(rules: impl IntoIterator<Item = S>) -> Result<Self, TrainError> {
-        let rules =
-            rules.into_iter().map(|rule| Rule::parse(rule.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let rules: Vec<S> = rules.into_iter().collect();
+        if let Some(devices) = rules.iter().find_map(|rule| auto_devices(rule.as_ref())) {
+            return match rules.len() {
+                1 => Self::auto(devices?),
+                _ => Err(TrainError::Setting("`auto` places every layer: leave the other rules out".into())),
+            };
+        }
+        let rules = rules.iter().map(|rule| Rule::parse(rule.as_ref())).collect::<Result<Vec<_>, _>>()?;
         match rules.is_empty() {
             true => Err(TrainError::Setting("a placement needs a rule, like *=cpu:0".into())),
-            false => Ok(Self { rules }),
+            false => Ok(Self { rules, auto: None }),
+        }
+    }
+
+    /// The layers of the model in order, cut so that each of so many devices holds about as many bytes of states and saved activations
+    /// as the others, and little passes between them. It depends on model, optimizer, batch and the number of devices, never on lines.
+    pub fn auto(devices: usize) -> Result<Self, TrainError> {
+        match devices {
+            1..=LogicalDevices::MOST => Ok(Self { rules: Vec::new(), auto: Some(devices) }),
+            _ => Err(TrainError::Setting(format!(
+                "layers are placed on 1 to {} devices",
+                LogicalDevices::MOST
+            ))),
         }
     }
 
@@ -58,8 +81,29 @@ impl Placement {
 
     /// How many devices there are, if the one with the highest number is the last.
     pub fn devices(&self) -> usize {
+        if let Some(devices) = self.auto {
+            return devices;
+        }
         self.rules.iter().map(|rule| rule.device + 1).max().unwrap_or(1)
     }
+}
+
+/// The number of devices of a rule like `auto` (two) or `auto=cpu:0-3`; `None` if it is another.
+fn auto_devices(rule: &str) -> Option<Result<usize, TrainError>> {
+    let rule = rule.trim();
+    if rule == "auto" {
+        return Some(Ok(2));
+    }
+    let last = rule.strip_prefix("auto=cpu:0-")?;
+    let last = last.strip_prefix("cpu:").unwrap_or(last);
+    let number = last.parse::<usize>().ok().filter(|&last| last < LogicalDevices::MOST);
+    let wrong = || {
+        let most = LogicalDevices::MOST - 1;
+        TrainError::Setting(format!(
+            "the rule `{rule}` names no devices: name them like auto=cpu:0-1, up to cpu:{most}"
+        ))
+    };
+    Some(number.map(|last| last + 1).ok_or_else(wrong))
 }
 
 impl Rule {
@@ -96,6 +140,9 @@ impl Rule {
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(devices) = self.auto {
+            return write!(f, "auto=cpu:0-{}", devices - 1);
+        }
         let rules: Vec<&str> = self.rules.iter().map(|rule| rule.text.as_str()).collect();
         f.write_str(&rules.join(","))
     }
@@ -163,6 +210,17 @@ impl Trainer {
         Self { replication: Some(Replication::Placed { devices, device: 0, placement, model: None }), ..self }
     }
 
+    /// Where the layers of the model are, if they are placed: by rules, also if it is automatic.
+    ///
+    /// # Errors
+    /// If the rules do not fit the model.
+    pub fn placement(&self) -> Result<Option<Placement>, TrainError> {
+        match self.is_placed() {
+            true => Ok(Some(self.placed_model()?.placement.clone())),
+            false => Ok(None),
+        }
+    }
+
     /// Whether devices hold parts of the model.
     pub(crate) fn is_placed(&self) -> bool {
         matches!(self.replication, Some(Replication::Placed { .. }))
@@ -220,6 +278,14 @@ impl Trainer {
         if let Some(model) = model {
             return Ok(model.clone());
         }
+        let settled;
+        let placement = match placement.auto {
+            Some(count) => {
+                settled = self.cut_layers(count)?;
+                &settled
+            }
+            None => placement.as_ref(),
+        };
         let wrong = |reason: String| Err(TrainError::Setting(reason));
         let Layers { names: layers, parameters, last } = self.layers()?;
         let training = self.training_step()?;
@@ -262,7 +328,39 @@ impl Trainer {
         let last = placement.device(&last).unwrap_or(0);
         let device = |parameter: &String| placement.device(&layer_of(parameter)).unwrap_or(last);
         let states = parameters.iter().map(|parameter| (parameter.clone(), device(parameter))).collect();
-        Ok(Rc::new(PlacedModel { placement: placement.as_ref().clone(), states, last }))
+        Ok(Rc::new(PlacedModel { placement: placement.clone(), states, last }))
+    }
+
+    /// The layers of the model, cut for so many devices: a rule for each.
+    fn cut_layers(&self, devices: usize) -> Result<Placement, TrainError> {
+        let forward =
+            |model: Arc<dyn Model>| step::prediction_as(&self.policy, &self.numerics(), model.as_ref(), 1);
+        let forward = self.shared_models().map(forward).collect::<Result<Vec<Graph>, _>>()?;
+        let layers = LayerBytes::new(&forward, &self.training_step()?);
+        let cut = layers.cut(devices).ok_or_else(|| {
+            let count = layers.names.len();
+            TrainError::Setting(format!(
+                "the model has {count} layers, too few for {devices} devices: use fewer"
+            ))
+        })?;
+        // One rule for a layer and all inside it, where these are together; a layer that is apart from one around it comes first.
+        let inside = |layer: &str, outer: &str| {
+            layer.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let together = |outer: &str, device: usize| {
+            let mut all = layers.names.iter().zip(&cut).filter(|(layer, _)| inside(layer, outer));
+            all.all(|(_, &other)| other == device)
+        };
+        let mut rules: Vec<(&str, usize)> = Vec::new();
+        for (layer, &device) in layers.names.iter().zip(&cut) {
+            let mut outer = layer.match_indices('/').map(|(end, _)| &layer[..end]);
+            let rule = (outer.find(|outer| together(outer, device)).unwrap_or(layer), device);
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        rules.sort_by_key(|(layer, _)| std::cmp::Reverse(layer.len()));
+        Placement::new(rules.into_iter().map(|(layer, device)| format!("{layer}=cpu:{device}")))
     }
 
     /// The layers of the model and its variants.
@@ -294,7 +392,7 @@ impl Trainer {
 }
 
 /// The layer of a parameter.
-fn layer_of(parameter: &str) -> String {
+pub(super) fn layer_of(parameter: &str) -> String {
     parameter.rsplit_once('/').map_or(parameter, |(layer, _)| layer).to_string()
 }
 
@@ -337,11 +435,17 @@ mod tests {
             ("*=cuda:0", "logical devices of the processor"),
             ("*=tpu:0", "does not exist"),
             ("*=cpu:64", "the devices are cpu:0 to cpu:63"),
+            ("auto=cpu:0-64", "like auto=cpu:0-1"),
+            ("auto=cpu:0-", "like auto=cpu:0-1"),
         ] {
             let error = Placement::new([rule]).unwrap_err().to_string();
             assert!(error.contains(words), "no `{words}` in: {error}");
         }
         assert!(Placement::new(Vec::<String>::new()).is_err());
+        let both = Placement::new(["auto", "*=cpu:0"]).unwrap_err().to_string();
+        assert!(both.contains("leave the other rules out"), "{both}");
+        assert!(Placement::auto(0).is_err());
+        assert_eq!(Placement::new(["auto"]).unwrap().to_string(), "auto=cpu:0-1");
     }
 
     #[test]

@@ -105,7 +105,8 @@ fn check<M: Model + 'static>(
 
 #[test]
 fn a_placed_mlp_has_the_bits_of_one_device() {
-    let placements: [&[&str]; 4] = [
+    let placements: [&[&str]; 5] = [
+        &["auto"],
         &["*1=cpu:0", "*=cpu:1"],
         &["*1=cpu:1", "*=cpu:0"],
         &["*[12]=cpu:0", "dense3=cpu:1", "*=cpu:2"],
@@ -121,8 +122,11 @@ fn a_placed_convolutional_network_has_the_bits_of_one_device() {
 
 #[test]
 fn a_placed_transformer_with_a_tied_embedding_has_the_bits_of_one_device() {
-    let rules: [&[&str]; 2] =
-        [&["block[1-2].*=cpu:0", "tokens=cpu:0", "*=cpu:1"], &["block1=cpu:0", "block2=cpu:1", "*=cpu:2"]];
+    let rules: [&[&str]; 3] = [
+        &["auto=cpu:0-2"],
+        &["block[1-2].*=cpu:0", "tokens=cpu:0", "*=cpu:1"],
+        &["block1=cpu:0", "block2=cpu:1", "*=cpu:2"],
+    ];
     check(|| TIED, 24, 5, &[1, 3], &rules);
 }
 
@@ -198,6 +202,30 @@ fn each_device_holds_its_own_layers_under_its_own_line() {
     let short = run().place(&devices, Placement::new(rules).unwrap()).plan(&data);
     let Err(TrainError::Plan(PlanError::Infeasible(short))) = short else { panic!("it fits") };
     assert_eq!(short.sheet.device.as_deref(), Some("cpu:1"));
+}
+
+/// Layers are cut in order, into even shares, by the training step alone: neither lines nor threads move one.
+#[test]
+fn an_automatic_placement_is_even_and_does_not_depend_on_lines() {
+    let data = examples(&deep(12), 1024);
+    let run = || trainer(deep(12), Precision::F32, 256).line(usize::MAX);
+    let auto = || Placement::auto(3).unwrap();
+    let on = |devices: &LogicalDevices| run().place(devices, auto());
+    let free = on(&LogicalDevices::cpu(3, 1).unwrap());
+    let rules = free.placement().unwrap().unwrap();
+    let found: Vec<usize> = (0..12).map(|i| rules.device(&format!("dense{i}")).unwrap()).collect();
+    assert!(found.is_sorted() && found[0] == 0 && rules.device("head") == Some(2), "{rules}");
+    assert_eq!(Placement::new(rules.to_string().split(',')).unwrap(), rules);
+    let free = free.plan(&data).unwrap();
+    let arenas: Vec<usize> = free.devices().map(|device| device.arena_bytes).collect();
+    let whole = run().threads(1).plan(&data).unwrap().arena_bytes;
+    assert!(arenas.iter().all(|&arena| arena * 2 < whole), "{arenas:?} of {whole}");
+    let low = LogicalDevices::cpu(3, 2).unwrap();
+    low.set_memory(0, Size::Bytes(free.devices().next().unwrap().sheet.total_bytes * 9 / 10)).unwrap();
+    assert_eq!(on(&low).placement().unwrap(), Some(rules));
+    let few = trainer(mlp_of(&[20], &[], 5), Precision::F32, 64);
+    let error = few.place(&LogicalDevices::cpu(9, 1).unwrap(), Placement::auto(9).unwrap()).placement();
+    assert!(error.unwrap_err().to_string().contains("too few for 9 devices"));
 }
 
 #[test]
