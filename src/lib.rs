@@ -100,6 +100,8 @@ mod documents {
     mod report {}
     #[doc = include_str!("../docs/scaling.md")]
     mod scaling {}
+    #[doc = include_str!("../docs/speed.md")]
+    mod speed {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
     #[doc = include_str!("../docs/watching.md")]

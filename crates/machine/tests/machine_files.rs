@@ -142,7 +142,10 @@ fn the_file_of_the_guide_parses() {
     let changed = blocks[0].replacen("25 GB/s", "0 GB/s", 1);
     let error = Machine::parse(Path::new("server.toml"), &changed).unwrap_err().to_string();
     assert!(guide.contains(&error), "{error}");
-    let computing = format!("{}{}", blocks[1], "[[space]]\nname = \"disk\"");
+    let block = |start: &str| blocks.iter().find(|block| block.starts_with(start)).unwrap();
+    let connected = parse(&format!("{LAPTOP}\n{}", block("[network]"))).unwrap().network.unwrap();
+    assert_eq!(connected.bytes_per_second, 12.5e9);
+    let computing = format!("{}{}", block("[space.cpu]"), "[[space]]\nname = \"disk\"");
     let laptop =
         &LAPTOP[LAPTOP.find("[space.cpu]").unwrap()..LAPTOP.find("[[space]]\nname = \"disk\"").unwrap()];
     let changed = LAPTOP.replace(&format!("{laptop}[[space]]\nname = \"disk\""), &computing);

@@ -60,6 +60,11 @@ impl LayerBytes {
         }
         let mut saved = vec![false; training.value_count()];
         training.nodes[forward..].iter().flat_map(|node| node.reads()).for_each(|v| saved[v.index()] = true);
+        // A view has no memory of its own: what it is a view of is kept for it.
+        for node in training.nodes[..forward].iter().rev().filter(|node| node.op.is_view()) {
+            let kept = node.outputs.iter().any(|v| std::mem::take(&mut saved[v.index()]));
+            node.inputs.iter().for_each(|v| saved[v.index()] |= kept);
+        }
         for value in training.value_ids() {
             let bytes = training.ty(value).bytes() as u64;
             if let (true, Some(layer)) =
