@@ -223,6 +223,11 @@ fn an_automatic_placement_is_even_and_does_not_depend_on_lines() {
     let low = LogicalDevices::cpu(3, 2).unwrap();
     low.set_memory(0, Size::Bytes(free.devices().next().unwrap().sheet.total_bytes * 9 / 10)).unwrap();
     assert_eq!(on(&low).placement().unwrap(), Some(rules));
+    // The first two layers hold almost everything: shares are of bytes, not of layers.
+    let uneven = trainer(mlp_of(&[20], &[512, 512, 8, 8, 8, 8, 8, 8, 8, 8], 5), Precision::F32, 64);
+    let uneven = uneven.place(&LogicalDevices::cpu(2, 1).unwrap(), Placement::auto(2).unwrap());
+    let rules = uneven.placement().unwrap().unwrap();
+    assert_eq!([2, 5].map(|i| rules.device(&format!("dense{i}"))), [Some(0), Some(1)], "{rules}");
     let few = trainer(mlp_of(&[20], &[], 5), Precision::F32, 64);
     let error = few.place(&LogicalDevices::cpu(9, 1).unwrap(), Placement::auto(9).unwrap()).placement();
     assert!(error.unwrap_err().to_string().contains("too few for 9 devices"));
