@@ -47,11 +47,13 @@ fn in_lines(gpu: &Gpu) -> String {
     let (major, minor) = gpu.capability;
     let free = gpu.free_bytes.map_or("unknown".into(), in_words);
     let mut lines = format!(
-        "{:<8} {}, compute capability {major}.{minor}, {} multiprocessors; {} of memory, {free} free\n         {}",
+        "{:<8} {}, compute capability {major}.{minor}, {} multiprocessors at {:.2} GHz; {} of memory at {:.1} TB/s, {free} free\n         {}",
         format!("cuda:{}", gpu.index),
         gpu.name,
         gpu.multiprocessors,
+        f64::from(gpu.clock_khz) / 1e6,
         in_words(gpu.total_bytes),
+        gpu.memory_bytes_per_second / 1e12,
         gpu.uuid,
     );
     for holder in &gpu.holders {
@@ -69,6 +71,8 @@ fn as_json(gpus: &Result<Vec<Gpu>, CudaError>) -> Value {
             "uuid": gpu.uuid,
             "compute_capability": format!("{}.{}", gpu.capability.0, gpu.capability.1),
             "multiprocessors": gpu.multiprocessors,
+            "clock_khz": gpu.clock_khz,
+            "memory_bytes_per_second": gpu.memory_bytes_per_second,
             "total_bytes": gpu.total_bytes,
             "free_bytes": gpu.free_bytes,
             "holders": holders.collect::<Vec<_>>(),

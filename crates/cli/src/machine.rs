@@ -71,7 +71,7 @@ pub fn elsewhere(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<
             return Err(Failure::usage(message));
         }
         (Compute::Cpu(cores), None) => Some(cores.threads),
-        (Compute::Roofline(_), threads) => threads.or(Some(1)),
+        (Compute::Roofline(_) | Compute::Cuda(_), threads) => threads.or(Some(1)),
     };
     if given("device") {
         let message =

@@ -83,7 +83,8 @@ const PAGE_TABLE_ENTRY_BYTES: u64 = 10;
 
 /// A GPU by its clocks and its memory: a kernel takes as long as its arithmetic or its memory traffic, whichever is longer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CudaTarget {
+pub struct CudaTarget {
+    /// Which GPU it is.
     pub gpu: Gpu,
     /// What decides bits beside the kernels' sources, like `NVRTC 13.0, cuBLASLt 130101`.
     pub libraries: String,

@@ -1,9 +1,11 @@
 //! From a file to a machine: everything that can be wrong, with its place.
 
-use crate::file::{File, FileCpu, FileLink, FileNetwork, FileRoofline, FileSpace, Kind};
-use crate::quantity::{BANDWIDTH, FLOPS, Quantity, TIME};
+use crate::file::{File, FileCpu, FileCuda, FileLink, FileNetwork, FileRoofline, FileSpace, Kind};
+use crate::quantity::{BANDWIDTH, CLOCK, FLOPS, Quantity, TIME};
 use crate::{Compute, Cores, Linked, Machine, MachineError, OneWay, Roofline, Space};
 use plimsoll_cpu::isa::Isa;
+use plimsoll_cuda::Gpu;
+use plimsoll_cuda::target::CudaTarget;
 use plimsoll_plan::{Network, Size, in_words};
 use std::ops::Range;
 use std::path::Path;
@@ -32,8 +34,10 @@ impl Fault {
 
 /// The share of a space's memory that is its line by default.
 const LINE: Size = Size::Percent(90.0);
-/// More threads than any machine has.
+/// More threads, or multiprocessors, than any machine has.
 const MOST_THREADS: i64 = 65_535;
+/// The first compute capability that current compilers know.
+const LEAST_CAPABILITY: (u32, u32) = (7, 5);
 
 /// A space that is checked by itself, with its place.
 struct Found {
@@ -105,21 +109,31 @@ fn space(written: &Spanned<FileSpace>, machine: &str) -> Checked<Found> {
         return Err(Fault::new(at.span(), message));
     }
     let kind = *space.kind.get_ref();
-    let compute = match (&space.roofline, &space.cpu) {
-        (Some(_), Some(cpu)) => {
-            return Err(Fault::new(
-                cpu.span(),
-                "a space computes in one way: remove [space.roofline] or [space.cpu]",
-            ));
+    let ways = [
+        space.roofline.as_ref().map(Spanned::span),
+        space.cuda.as_ref().map(Spanned::span),
+        space.cpu.as_ref().map(Spanned::span),
+    ];
+    if let Some(second) = ways.into_iter().flatten().nth(1) {
+        let message = "a space computes in one way: keep one of [space.roofline], [space.cuda] and [space.cpu]";
+        return Err(Fault::new(second, message));
+    }
+    let compute = if let Some(roofline) = &space.roofline {
+        Some(Compute::Roofline(self::roofline(roofline.get_ref(), machine)?))
+    } else if let Some(cuda) = &space.cuda {
+        if kind != Kind::Device {
+            return Err(Fault::new(cuda.span(), "[space.cuda] is a GPU's: write it in a space of kind = \"device\""));
         }
-        (Some(roofline), None) => Some(Compute::Roofline(self::roofline(roofline.get_ref(), machine)?)),
-        (None, Some(cpu)) if kind == Kind::Device => {
+        Some(Compute::Cuda(self::cuda(cuda.get_ref(), machine, memory_bytes)?))
+    } else if let Some(cpu) = &space.cpu {
+        if kind == Kind::Device {
             let message =
-                "a device does not compute by [space.cpu]: write [space.roofline], or kind = \"host\"";
+                "a device does not compute by [space.cpu]: write [space.cuda] or [space.roofline], or kind = \"host\"";
             return Err(Fault::new(cpu.span(), message));
         }
-        (None, Some(cpu)) => Some(Compute::Cpu(self::cpu(cpu.get_ref())?)),
-        (None, None) => None,
+        Some(Compute::Cpu(self::cpu(cpu.get_ref())?))
+    } else {
+        None
     };
     let space = Space { name: space.name.get_ref().clone(), memory_bytes, line };
     Ok(Found { at: written.span(), kind, space, compute })
@@ -135,6 +149,39 @@ fn roofline(written: &FileRoofline, name: &str) -> Checked<Roofline> {
         context_bytes: written.context.as_ref().map_or(Ok(0), bytes)?,
         workspace_bytes: written.workspace.as_ref().map_or(Ok(0), bytes)?,
     })
+}
+
+fn cuda(written: &FileCuda, name: &str, total_bytes: usize) -> Checked<CudaTarget> {
+    let capability = written.capability.get_ref().split_once('.').and_then(|(major, minor)| {
+        let number = |text: &str| text.parse::<u8>().ok().map(u32::from);
+        Some((number(major)?, number(minor)?))
+    });
+    let capability = capability.filter(|&capability| capability >= LEAST_CAPABILITY).ok_or_else(|| {
+        let (text, (major, minor)) = (written.capability.get_ref(), LEAST_CAPABILITY);
+        let message = format!("compute capability `{text}` is not one from {major}.{minor} on: write one like 9.0");
+        Fault::new(written.capability.span(), message)
+    })?;
+    let multiprocessors = *written.multiprocessors.get_ref();
+    if !(1..=MOST_THREADS).contains(&multiprocessors) {
+        let message = format!(
+            "multiprocessors = {multiprocessors} is not from 1 to {MOST_THREADS}: write how many the GPU has"
+        );
+        return Err(Fault::new(written.multiprocessors.span(), message));
+    }
+    let gpu = Gpu {
+        index: 0,
+        name: name.to_string(),
+        uuid: String::new(),
+        capability,
+        multiprocessors: multiprocessors as u32,
+        clock_khz: (quantity(&CLOCK, &written.clock)? / 1e3) as u32,
+        memory_bytes_per_second: quantity(&BANDWIDTH, &written.bandwidth)?,
+        total_bytes,
+        free_bytes: None,
+        holders: Vec::new(),
+    };
+    let context_bytes = written.context.as_ref().map(bytes).transpose()?;
+    Ok(CudaTarget { gpu, libraries: "libraries of a machine that is not here".into(), context_bytes })
 }
 
 fn cpu(written: &FileCpu) -> Checked<Cores> {
@@ -196,9 +243,9 @@ fn computing<'a>(spaces: &'a [Found], host: &'a Found) -> Checked<&'a Compute> {
         }
         (None, _) => {
             let message = match device {
-                Some(_) => format!("nothing computes in the device `{name}`: add [space.roofline] to it"),
+                Some(_) => format!("nothing computes in the device `{name}`: add [space.cuda] or [space.roofline] to it"),
                 None => format!(
-                    "nothing computes: add [space.cpu] to `{name}`, or a device with [space.roofline]"
+                    "nothing computes: add [space.cpu] to `{name}`, or a device with [space.cuda] or [space.roofline]"
                 ),
             };
             Err(Fault::new(computes.at.clone(), message))

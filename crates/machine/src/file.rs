@@ -24,6 +24,7 @@ pub(crate) struct FileSpace {
     pub memory: Spanned<String>,
     pub line: Option<Spanned<String>>,
     pub roofline: Option<Spanned<FileRoofline>>,
+    pub cuda: Option<Spanned<FileCuda>>,
     pub cpu: Option<Spanned<FileCpu>>,
 }
 
@@ -56,6 +57,17 @@ pub(crate) struct FileRoofline {
     pub launch: Spanned<String>,
     pub context: Option<Spanned<String>>,
     pub workspace: Option<Spanned<String>>,
+}
+
+/// A `[space.cuda]`.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileCuda {
+    pub capability: Spanned<String>,
+    pub multiprocessors: Spanned<i64>,
+    pub clock: Spanned<String>,
+    pub bandwidth: Spanned<String>,
+    pub context: Option<Spanned<String>>,
 }
 
 /// A `[space.cpu]`.

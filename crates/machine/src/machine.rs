@@ -1,10 +1,12 @@
 //! A machine: its spaces, its links, and what a planner asks of them.
 
 use crate::check::check;
-use crate::file::{File, FileCpu, FileLink, FileNetwork, FileRoofline, FileSpace, Kind};
-use crate::quantity::{BANDWIDTH, FLOPS, TIME, write_bytes, write_size};
+use crate::file::{File, FileCpu, FileCuda, FileLink, FileNetwork, FileRoofline, FileSpace, Kind};
+use crate::quantity::{BANDWIDTH, CLOCK, FLOPS, TIME, write_bytes, write_size};
 use crate::{MachineError, Roofline};
 use plimsoll_cpu::{CpuTarget, DISK_STAGING_BYTES, isa::Isa};
+use plimsoll_cuda::Gpu;
+use plimsoll_cuda::target::CudaTarget;
 use plimsoll_plan::{Link, Network, Size, Target, TierSpec, Tiers};
 use std::path::Path;
 use toml::Spanned;
@@ -42,6 +44,8 @@ pub struct Space {
 pub enum Compute {
     /// By a roofline: rates of arithmetic and memory.
     Roofline(Roofline),
+    /// By the kernels of the executor for NVIDIA GPUs.
+    Cuda(CudaTarget),
     /// By the kernels of the CPU executor.
     Cpu(Cores),
 }
@@ -111,6 +115,7 @@ impl Machine {
     pub fn target(&self) -> Box<dyn Target> {
         match &self.compute {
             Compute::Roofline(roofline) => Box::new(roofline.clone()),
+            Compute::Cuda(gpu) => Box::new(gpu.clone()),
             Compute::Cpu(cores) => Box::new(cores.target()),
         }
     }
@@ -185,8 +190,7 @@ fn spanned<T>(value: T) -> Spanned<T> {
 }
 
 fn write_space(space: &Space, kind: Kind, compute: Option<&Compute>) -> FileSpace {
-    let mut roofline = None;
-    let mut cpu = None;
+    let (mut roofline, mut cuda, mut cpu) = (None, None, None);
     match compute {
         Some(Compute::Roofline(r)) => {
             roofline = Some(spanned(FileRoofline {
@@ -196,6 +200,16 @@ fn write_space(space: &Space, kind: Kind, compute: Option<&Compute>) -> FileSpac
                 launch: spanned(TIME.write(r.launch_ns as f64)),
                 context: (r.context_bytes > 0).then(|| spanned(write_bytes(r.context_bytes))),
                 workspace: (r.workspace_bytes > 0).then(|| spanned(write_bytes(r.workspace_bytes))),
+            }));
+        }
+        Some(Compute::Cuda(CudaTarget { gpu, context_bytes, .. })) => {
+            let Gpu { capability: (major, minor), multiprocessors, clock_khz, .. } = gpu;
+            cuda = Some(spanned(FileCuda {
+                capability: spanned(format!("{major}.{minor}")),
+                multiprocessors: spanned(i64::from(*multiprocessors)),
+                clock: spanned(CLOCK.write(f64::from(*clock_khz) * 1e3)),
+                bandwidth: spanned(BANDWIDTH.write(gpu.memory_bytes_per_second)),
+                context: context_bytes.map(|bytes| spanned(write_bytes(bytes))),
             }));
         }
         Some(Compute::Cpu(c)) => {
@@ -214,6 +228,7 @@ fn write_space(space: &Space, kind: Kind, compute: Option<&Compute>) -> FileSpac
         memory: spanned(write_bytes(space.memory_bytes)),
         line: Some(spanned(write_size(space.line))),
         roofline,
+        cuda,
         cpu,
     }
 }

@@ -54,6 +54,16 @@ pub(crate) const FLOPS: Quantity = Quantity {
     limits: ["1 MFLOP/s", "1000 PFLOP/s"],
 };
 
+/// Cycles per second.
+pub(crate) const CLOCK: Quantity = Quantity {
+    name: "clock",
+    example: "1.98 GHz",
+    units: &[("ghz", 1e9), ("mhz", 1e6), ("khz", 1e3)],
+    least: 1e6,
+    most: 1e11,
+    limits: ["1 MHz", "100 GHz"],
+};
+
 /// Nanoseconds.
 pub(crate) const TIME: Quantity = Quantity {
     name: "time",
@@ -105,6 +115,7 @@ impl Quantity {
         }
         let (prefix, rest) = match unit {
             u if u.contains("flop") => (u.trim_end_matches("flop/s"), "FLOP/s"),
+            u if u.contains("hz") => (u.trim_end_matches("hz"), "Hz"),
             u => (u.trim_end_matches("b/s"), "B/s"),
         };
         let mut letters = prefix.chars();
@@ -155,6 +166,7 @@ mod tests {
             assert_eq!(BANDWIDTH.write(value), text);
         }
         assert_eq!(FLOPS.write(67e12), "67 TFLOP/s");
+        assert_eq!((CLOCK.parse("1980 mhz"), CLOCK.write(1.98e9)), (Ok(1.98e9), "1.98 GHz".into()));
         assert_eq!(TIME.parse("2.5 µs"), Ok(2500.0));
         assert_eq!((TIME.write(2500.0), TIME.write(0.0)), ("2.5 us".into(), "0 s".into()));
         for value in [1e6 + 1.0, 1234567890.0, 999_999_999_999.0, 1e15, 1.1e9 + 0.25] {

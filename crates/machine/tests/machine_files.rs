@@ -7,6 +7,7 @@ use plimsoll_tensor::TensorType;
 use proptest::prelude::*;
 use std::path::Path;
 
+const SERVER: &str = include_str!("server.toml");
 const H200: &str = SHIPPED[1].1;
 const LAPTOP: &str = SHIPPED[0].1;
 
@@ -43,19 +44,19 @@ fn numbers_that_no_machine_has_are_refused_on_their_line() {
         ("1e999 GB/s", "is not finite"),
         ("55.3", "write one like 55.3 GB/s"),
     ] {
-        refused(H200, "55.3 GB/s", to, to, words);
+        refused(SERVER, "55.3 GB/s", to, to, words);
     }
-    refused(H200, "4.8 TB/s", "0 TB/s", "0 TB/s", "is not above zero");
-    refused(H200, "67 TFLOP/s", "1e9 TFLOP/s", "1e9 TFLOP/s", "more than any machine has");
-    refused(H200, "67 TFLOP/s", "67 TB/s", "67 TB/s", "write one like 67 TFLOP/s");
-    refused(H200, "\"3 us\"", "\"-3 us\"", "-3 us", "is negative");
-    refused(H200, "\"3 us\"", "\"2 h\"", "2 h", "write one like 10 us");
-    refused(H200, "141GB", "0GB", "0GB", "no memory at all");
-    refused(H200, "141GB", "50%", "50%", "a share of nothing");
-    refused(H200, "141GB", "99999999999999TB", "99999999999999TB", "more than any machine has");
-    refused(H200, "\"141GB\"", "141", "memory = 141", "expected a string");
-    refused(H200, "line = \"90%\"", "line = \"142GB\"", "142GB", "is above its memory");
-    refused(H200, "line = \"90%\"", "line = \"101%\"", "101%", "at most 100%");
+    refused(SERVER, "4.8 TB/s", "0 TB/s", "0 TB/s", "is not above zero");
+    refused(SERVER, "67 TFLOP/s", "1e9 TFLOP/s", "1e9 TFLOP/s", "more than any machine has");
+    refused(SERVER, "67 TFLOP/s", "67 TB/s", "67 TB/s", "write one like 67 TFLOP/s");
+    refused(SERVER, "\"3 us\"", "\"-3 us\"", "-3 us", "is negative");
+    refused(SERVER, "\"3 us\"", "\"2 h\"", "2 h", "write one like 10 us");
+    refused(SERVER, "141GB", "0GB", "0GB", "no memory at all");
+    refused(SERVER, "141GB", "50%", "50%", "a share of nothing");
+    refused(SERVER, "141GB", "99999999999999TB", "99999999999999TB", "more than any machine has");
+    refused(SERVER, "\"141GB\"", "141", "memory = 141", "expected a string");
+    refused(SERVER, "line = \"90%\"", "line = \"142GB\"", "142GB", "is above its memory");
+    refused(SERVER, "line = \"90%\"", "line = \"101%\"", "101%", "at most 100%");
     refused(LAPTOP, "threads = 8", "threads = 0", "threads = 0", "is not from 1 to 65535");
     refused(LAPTOP, "threads = 8", "threads = 100000", "threads = 100000", "is not from 1 to 65535");
     refused(LAPTOP, "\"avx2\"", "\"sse\"", "\"sse\"", "write one of portable, avx2, avx512");
@@ -63,16 +64,16 @@ fn numbers_that_no_machine_has_are_refused_on_their_line() {
 
 #[test]
 fn links_that_do_not_form_the_chain_are_refused_on_their_line() {
-    refused(H200, "to = \"host\"", "to = \"hist\"", "hist", "there are gpu, host, disk");
+    refused(SERVER, "to = \"host\"", "to = \"hist\"", "hist", "there are gpu, host, disk");
     let itself = TO_HOST.replace("to = \"host\"", "to = \"gpu\"");
     let second = |link: &str| format!("{TO_HOST}{}", link.replace("[[link]]", "[[link]] # here"));
-    refused(H200, TO_HOST, &second(&itself), "# here", "leads to itself");
-    refused(H200, TO_HOST, &second(TO_HOST), "# here", "there is a link from `gpu` to `host` already");
+    refused(SERVER, TO_HOST, &second(&itself), "# here", "leads to itself");
+    refused(SERVER, TO_HOST, &second(TO_HOST), "# here", "there is a link from `gpu` to `host` already");
     let cycle = TO_HOST.replace("to = \"host\"", "to = \"disk\"");
-    refused(H200, TO_HOST, &second(&cycle), "# here", "makes a cycle");
-    refused(H200, TO_HOST, "", "[[link]]", "there is no link from `gpu` to `host`");
-    let from_host = H200.find("[[link]]\nfrom = \"host\"\nto = \"gpu\"").unwrap();
-    let alone = &H200[..from_host];
+    refused(SERVER, TO_HOST, &second(&cycle), "# here", "makes a cycle");
+    refused(SERVER, TO_HOST, "", "[[link]]", "there is no link from `gpu` to `host`");
+    let from_host = SERVER.find("[[link]]\nfrom = \"host\"\nto = \"gpu\"").unwrap();
+    let alone = &SERVER[..from_host];
     refused(alone, TO_HOST, "", "[[space]]", "there is no link from `gpu` to `host`");
     refused(alone, "141GB", "140GB", "[[link]]", "there is no link from `host` to `gpu`");
 }
@@ -80,38 +81,38 @@ fn links_that_do_not_form_the_chain_are_refused_on_their_line() {
 #[test]
 fn spaces_that_make_no_machine_are_refused_on_their_line() {
     refused(
-        H200,
+        SERVER,
         "name = \"host\"",
         "name = \"gpu\"",
         "[[space]]\nname = \"gpu\"\nkind = \"host\"",
         "there is a space `gpu` already",
     );
     refused(
-        H200,
+        SERVER,
         "kind = \"file\"",
         "kind = \"host\"",
         "[[space]]\nname = \"disk\"",
         "`host` and `disk` are both of kind host",
     );
-    refused(H200, "kind = \"file\"", "kind = \"tape\"", "\"tape\"", "unknown variant `tape`");
-    refused(H200, "memory = \"141GB\"\n", "", "[[space]]", "missing field `memory`");
-    refused(H200, "launch =", "lunch =", "lunch =", "unknown field `lunch`");
-    refused(H200, "latency =", "delay =", "delay =", "unknown field `delay`");
-    refused(H200, "name = \"H200 server\"", "name = \"\"", "name = \"\"", "name is empty");
-    refused(H200, "memory = \"141GB\"", "memory = \"141GB", "memory =", "");
+    refused(SERVER, "kind = \"file\"", "kind = \"tape\"", "\"tape\"", "unknown variant `tape`");
+    refused(SERVER, "memory = \"141GB\"\n", "", "[[space]]", "missing field `memory`");
+    refused(SERVER, "launch =", "lunch =", "lunch =", "unknown field `lunch`");
+    refused(SERVER, "latency =", "delay =", "delay =", "unknown field `delay`");
+    refused(SERVER, "name = \"server\"", "name = \"\"", "name = \"\"", "name is empty");
+    refused(SERVER, "memory = \"141GB\"", "memory = \"141GB", "memory =", "");
     let roofline =
-        &H200[H200.find("[space.roofline]").unwrap()..H200.find("[[space]]\nname = \"host\"").unwrap()];
-    refused(H200, roofline, "", "[[space]]", "nothing computes in the device `gpu`");
+        &SERVER[SERVER.find("[space.roofline]").unwrap()..SERVER.find("[[space]]\nname = \"host\"").unwrap()];
+    refused(SERVER, roofline, "", "[[space]]", "nothing computes in the device `gpu`");
     let cpu = "[space.cpu]\nisa = \"avx2\"\nthreads = 8\n";
     refused(
-        H200,
+        SERVER,
         "memory = \"128GiB\"\n",
         &format!("memory = \"128GiB\"\n{cpu}"),
         "[[space]]\nname = \"host\"",
         "`host` does not compute",
     );
-    refused(H200, roofline, cpu, "[space.cpu]", "write [space.roofline]");
-    refused(H200, roofline, &format!("{roofline}{cpu}"), "[space.cpu]", "a space computes in one way");
+    refused(SERVER, roofline, cpu, "[space.cpu]", "write [space.cuda] or [space.roofline]");
+    refused(SERVER, roofline, &format!("{roofline}{cpu}"), "[space.cpu]", "a space computes in one way");
     let cpu =
         &LAPTOP[LAPTOP.find("[space.cpu]").unwrap()..LAPTOP.find("[[space]]\nname = \"disk\"").unwrap()];
     refused(LAPTOP, cpu, "", "[[space]]", "nothing computes: add [space.cpu] to `host`");
@@ -154,32 +155,30 @@ fn the_file_of_the_guide_parses() {
 
 #[test]
 fn tiers_are_seen_from_the_space_that_computes() {
-    let h200 = parse(H200).unwrap();
-    let tiers = h200.tiers();
+    let server = parse(SERVER).unwrap();
+    let tiers = server.tiers();
     let (host, file) = (tiers.host.unwrap(), tiers.file.unwrap());
     let ns_per_mib = |gb: f64| (f64::from(1 << 20) / gb) as u64;
     assert_eq!((host.link.load_ns_per_mib, host.link.store_ns_per_mib), (ns_per_mib(55.5), ns_per_mib(55.3)));
     assert_eq!((file.link.load_ns_per_mib, file.link.store_ns_per_mib), (ns_per_mib(3.3), ns_per_mib(1.8)));
     assert_eq!((host.link.latency_ns, file.link.latency_ns), (10_000, 110_000));
     assert_eq!((host.capacity_bytes, file.capacity_bytes), (128 << 30, 900_000_000_000));
-    assert_eq!(h200.computing().line_bytes(), 126_900_000_000);
-    let executor = PlanOnly::new(&h200);
+    assert_eq!(server.computing().line_bytes(), 126_900_000_000);
+    let executor = PlanOnly::new(&server);
     assert_eq!(executor.tiers(), tiers);
     let without = executor.without_file().tiers();
     assert!(without.host == tiers.host && without.file.is_none());
-    assert_eq!(h200.target().outside()[0].bytes, 527 << 20);
-    assert_eq!(h200.target().copy_ns_per_mib(), (2.0 * f64::from(1 << 20) / 4800.0) as u64);
+    assert_eq!(server.target().outside()[0].bytes, 527 << 20);
+    assert_eq!(server.target().copy_ns_per_mib(), (2.0 * f64::from(1 << 20) / 4800.0) as u64);
     let laptop = parse(LAPTOP).unwrap();
     assert!(laptop.tiers().host.is_none() && laptop.tiers().file.is_some_and(|file| file.staging_bytes > 0));
     assert_eq!(laptop.target().name(), "cpu avx2, 8 threads");
 }
 
-/// The roofline of the H200.
+/// The roofline of the server.
 fn roofline() -> Roofline {
-    match parse(H200).unwrap().compute {
-        Compute::Roofline(roofline) => roofline,
-        Compute::Cpu(_) => unreachable!("the file has a roofline"),
-    }
+    let Compute::Roofline(roofline) = parse(SERVER).unwrap().compute else { panic!("the file has a roofline") };
+    roofline
 }
 
 fn product(target: &dyn Target, dtype: &str, rows: usize) -> plimsoll_plan::Kernel {
@@ -219,6 +218,35 @@ fn a_kernel_takes_its_launch_and_the_longer_of_arithmetic_and_memory() {
     }
 }
 
+/// A GPU of a file is planned for with the kernels and the costs of the executor that would run there.
+#[test]
+fn a_gpu_has_the_kernels_of_its_executor() {
+    let machine = parse(H200).unwrap();
+    let target = machine.target();
+    assert_eq!(target.numerics(), plimsoll_cuda::target::numerics());
+    assert!(target.instructions().starts_with("cuda 9.0, "), "{}", target.instructions());
+    assert_eq!(target.outside()[0].bytes, 330 << 20);
+    // 16-bit products on tensor cores.
+    let [wide, low] = ["f32", "bf16"].map(|dtype| product(target.as_ref(), dtype, 8192).nanoseconds);
+    assert!(low < wide / 4, "{low} {wide}");
+    let faster = parse(&H200.replace("1.98 GHz", "3.96 GHz")).unwrap();
+    assert!(product(faster.target().as_ref(), "f32", 8192).nanoseconds < wide * 2 / 3);
+    refused(H200, "\"9.0\"", "\"9\"", "\"9\"", "write one like 9.0");
+    refused(H200, "\"9.0\"", "\"6.1\"", "\"6.1\"", "is not one from 7.5 on");
+    refused(H200, "\"9.0\"", "\"9.999\"", "\"9.999\"", "write one like 9.0");
+    refused(H200, "multiprocessors = 132", "multiprocessors = 0", "= 0", "is not from 1 to 65535");
+    refused(H200, "1.98 GHz", "1.98 GB/s", "1.98 GB/s", "write one like 1.98 GHz");
+    refused(H200, "1.98 GHz", "0 GHz", "0 GHz", "is not above zero");
+    refused(H200, "1.98 GHz", "1e30 GHz", "1e30 GHz", "more than any machine has");
+    let roofline =
+        &SERVER[SERVER.find("[space.roofline]").unwrap()..SERVER.find("[[space]]\nname = \"host\"").unwrap()];
+    let both = format!("{roofline}[space.cuda]");
+    refused(H200, "[space.cuda]", &both, "[space.cuda]", "a space computes in one way");
+    let host = "[[space]]\nname = \"host\"\nkind = \"host\"\nmemory = \"128GiB\"\n";
+    let cuda = &H200[H200.find("[space.cuda]").unwrap()..H200.find("[[space]]\nname = \"host\"").unwrap()];
+    refused(&H200.replace(cuda, roofline), host, &format!("{host}{cuda}"), "[space.cuda]", "is a GPU's");
+}
+
 /// A small graph with an elementwise op.
 fn graph() -> Graph {
     let mut b = Builder::new(2, 2);
@@ -230,7 +258,7 @@ fn graph() -> Graph {
 
 #[test]
 fn plans_are_made_but_not_run() {
-    let executor = PlanOnly::new(&parse(H200).unwrap());
+    let executor = PlanOnly::new(&parse(SERVER).unwrap());
     let budget = plimsoll_plan::Budget::new(1 << 20, Vec::new());
     let plans = plimsoll_plan::plan(&[("predict".into(), graph())], executor.target(), &budget).unwrap();
     let graph = &plans.plans[0].graph;
@@ -242,8 +270,8 @@ fn plans_are_made_but_not_run() {
 
 #[test]
 fn a_network_is_read_and_written() {
-    assert_eq!(parse(H200).unwrap().network, None);
-    let text = format!("{H200}\n[network]\nbandwidth = \"12.5 GB/s\"\nlatency = \"5 us\"\n");
+    assert_eq!(parse(SERVER).unwrap().network, None);
+    let text = format!("{SERVER}\n[network]\nbandwidth = \"12.5 GB/s\"\nlatency = \"5 us\"\n");
     let machine = parse(&text).unwrap();
     let network = machine.network.unwrap();
     assert_eq!((network.bytes_per_second, network.latency_ns), (12.5e9, 5_000));
@@ -286,7 +314,7 @@ proptest! {
     fn files_of_shuffled_lines_are_refused_on_one_of_their_lines(
         lines in prop::collection::vec(any::<prop::sample::Index>(), 1..60),
     ) {
-        let all: Vec<&str> = H200.lines().collect();
+        let all: Vec<&str> = SERVER.lines().collect();
         let text = lines.iter().map(|line| *line.get(&all)).collect::<Vec<_>>().join("\n");
         if let Err(MachineError::Line { line, .. }) = parse(&text) {
             prop_assert!((1..=text.lines().count().max(1)).contains(&line));
