@@ -265,14 +265,20 @@ impl<D: Device> StepLoop<D> {
     fn checked_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let Some(mut shadow) = self.shadow.take() else {
             let started = self.times.as_ref().filter(|times| !times.is_stopped()).map(|_| Instant::now());
-            let traced = tracing::begin(&self.plans.plans[plan], index, self.live.get(plan));
+            let traced = tracing::begin(&self.plans.plans[plan], index);
             self.step(plan, index, micro_batch)?;
             if started.is_some() || traced.is_some() {
                 self.device.finish().map_err(ExecuteError::Device)?;
             }
             if let Some(started) = traced {
                 let again = self.lowered[plan].steps[index].rematerialized;
-                tracing::end(&self.plans.plans[plan], index, started, micro_batch, again);
+                tracing::end(
+                    &self.plans.plans[plan],
+                    (index, micro_batch),
+                    started,
+                    again,
+                    self.live.get(plan),
+                );
             }
             if let (Some(times), Some(started)) = (&self.times, started) {
                 times.record(plan, index, started);

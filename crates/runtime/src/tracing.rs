@@ -2,7 +2,7 @@
 
 use super::step_name;
 use plimsoll_plan::{ExecuteError, ExecutionPlan, PlanSet};
-use plimsoll_trace::{Scope, Value};
+use plimsoll_trace::Value;
 use std::time::{Duration, Instant};
 
 /// Waits for transfers that are shorter are not shown: most take no time at all.
@@ -37,17 +37,20 @@ fn live_bytes_of(plan: &ExecutionPlan, alignment: usize) -> Vec<u64> {
 }
 
 /// Begins the span of a step, if a trace is recorded.
-pub fn begin(plan: &ExecutionPlan, index: usize, live: Option<&Vec<u64>>) -> Option<Instant> {
+pub fn begin(plan: &ExecutionPlan, index: usize) -> Option<Instant> {
     let started = plimsoll_trace::now()?;
-    if let Some(bytes) = live.and_then(|live| live.get(index)) {
-        plimsoll_trace::counter(Scope::Thread, "arena in use", *bytes);
-    }
     plimsoll_trace::set_kernel(Some(step_name(plan, index).1));
     Some(started)
 }
 
-/// Ends it.
-pub fn end(plan: &ExecutionPlan, index: usize, started: Instant, micro_batch: usize, again: bool) {
+/// Ends it. `live` has the bytes of the arena in use at each step.
+pub fn end(
+    plan: &ExecutionPlan,
+    (index, micro_batch): (usize, usize),
+    started: Instant,
+    again: bool,
+    live: Option<&Vec<u64>>,
+) {
     let time = started.elapsed();
     plimsoll_trace::set_kernel(None);
     let (layer, op) = step_name(plan, index);
@@ -58,7 +61,13 @@ pub fn end(plan: &ExecutionPlan, index: usize, started: Instant, micro_batch: us
         ("rematerialized", Value::Count(u64::from(again))),
     ];
     let category = if layer.is_empty() && op != "copy" { "transfer" } else { "kernel" };
-    plimsoll_trace::span_of(started, time, category, op, &arguments);
+    match live.and_then(|live| live.get(index)) {
+        Some(bytes) => {
+            let in_use = ("arena in use", *bytes);
+            plimsoll_trace::counted_span_of(started, time, category, op, &arguments, in_use);
+        }
+        None => plimsoll_trace::span_of(started, time, category, op, &arguments),
+    }
 }
 
 /// Waits, and shows it if it took time.

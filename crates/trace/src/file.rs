@@ -112,7 +112,7 @@ impl TraceFile {
     }
 
     /// A counter of the process, or of a thread's track.
-    pub fn counter(&mut self, of: Option<u64>, name: &'static str, bytes: u64) {
+    pub fn counter(&mut self, of: Option<u64>, name: &'static str, at: Instant, bytes: u64) {
         let found = self.counters.iter().find(|(parent, known, _)| (*parent, *known) == (of, name));
         let track = match found {
             Some((.., track)) => *track,
@@ -129,7 +129,7 @@ impl TraceFile {
                 track
             }
         };
-        self.event(track, Instant::now(), COUNTER, |event| event.int(30, bytes as i64));
+        self.event(track, at, COUNTER, |event| event.int(30, bytes as i64));
     }
 
     pub fn flush(&mut self) -> io::Result<()> {

@@ -44,15 +44,6 @@ pub enum Value<'v> {
     Text(&'v str),
 }
 
-/// Whose counter it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// The process's.
-    Process,
-    /// The calling thread's.
-    Thread,
-}
-
 /// The trace of this process, until it is dropped. Nothing is recorded until [`Trace::record`].
 #[derive(Debug)]
 pub struct Trace(());
@@ -129,9 +120,24 @@ pub fn span_of(
     with(|file, track| file.span(track, [started, started + time], category, name, arguments));
 }
 
-/// Records bytes that are in use now.
-pub fn counter(scope: Scope, name: &'static str, bytes: u64) {
-    with(|file, track| file.counter(if scope == Scope::Thread { Some(track) } else { None }, name, bytes));
+/// As [`span_of`], and the bytes of a counter of the calling thread that were in use when it started.
+pub fn counted_span_of(
+    started: Instant,
+    time: Duration,
+    category: &str,
+    name: &str,
+    arguments: &[(&str, Value<'_>)],
+    (counter, bytes): (&'static str, u64),
+) {
+    with(|file, track| {
+        file.counter(Some(track), counter, started, bytes);
+        file.span(track, [started, started + time], category, name, arguments);
+    });
+}
+
+/// Records bytes that the process has in use now.
+pub fn counter(name: &'static str, bytes: u64) {
+    with(|file, _| file.counter(None, name, Instant::now(), bytes));
 }
 
 /// Says which kernel the calling thread runs, for the threads that help it.

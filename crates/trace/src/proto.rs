@@ -70,10 +70,18 @@ impl Message {
         let at = self.bytes.len();
         self.bytes.push(0);
         write(self);
+        let length = self.bytes.len() - at - 1;
+        if length < 0x80 {
+            self.bytes[at] = length as u8;
+        } else {
+            self.make_room(at, length);
+        }
+    }
+
+    /// The length of a long message, which moves to make room for it.
+    fn make_room(&mut self, at: usize, mut length: usize) {
         let end = self.bytes.len();
-        let mut length = end - at - 1;
-        // Most messages are short. Others move to make room for their length.
-        let more = (usize::BITS - (length | 1).leading_zeros()).div_ceil(7) as usize - 1;
+        let more = (usize::BITS - length.leading_zeros()).div_ceil(7) as usize - 1;
         self.bytes.resize(end + more, 0);
         self.bytes.copy_within(at + 1..end, at + 1 + more);
         for (i, byte) in self.bytes[at..=at + more].iter_mut().enumerate() {

@@ -2,7 +2,7 @@
 
 use crate::trainer::TraceSettings;
 use crate::{Held, TrainError};
-use plimsoll_trace::{Scope, Trace, Value, counter, span_of};
+use plimsoll_trace::{Trace, Value, counter, span_of};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -62,10 +62,10 @@ impl StepTrace {
 
 fn count_memory(held: Option<Held>, device_bytes: Option<usize>) {
     if let Some(held) = held {
-        counter(Scope::Process, "resident set", held.resident_bytes as u64);
-        counter(Scope::Process, "swapped", held.swapped_bytes as u64);
+        counter("resident set", held.resident_bytes as u64);
+        counter("swapped", held.swapped_bytes as u64);
     }
     if let Some(bytes) = device_bytes {
-        counter(Scope::Process, "device memory", bytes as u64);
+        counter("device memory", bytes as u64);
     }
 }
