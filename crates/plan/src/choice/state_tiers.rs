@@ -172,7 +172,24 @@ impl<'a> Planner<'a> {
                 best = better(best, found, score);
             }
         }
-        if hopeless || fits_within(&best, fast_ns / 2 * 3) {
+        let tolerable = |best: &Candidate| fits_within(best, fast_ns / 2 * 3);
+        if hopeless || tolerable(&best) {
+            return Ok(best);
+        }
+        // Rematerialization makes room for states that offload alone would have to move in every step. Where it pays is not known
+        // before: moments move once in a step, parameters twice.
+        let fewer =
+            if budget.rematerialize && score(&best).fits() { self.eighths(&order) } else { Vec::new() };
+        for count in fewer {
+            let techniques = Techniques {
+                rematerialize: true,
+                offload_values_from: Some(LEAST_OFFLOADED),
+                chunk_from_bytes: NO_CHUNKS,
+                state_rule: StateRule::Fastest,
+            };
+            best = better(best, self.plan(&order[..count], arena_limit, techniques)?, score);
+        }
+        if tolerable(&best) {
             return Ok(best);
         }
         // Chunked updates wait for the links: they come last, and only for the largest states if that is enough.
@@ -224,6 +241,16 @@ impl<'a> Planner<'a> {
         let mut order: Vec<usize> = (0..self.states.len()).filter(large).collect();
         order.sort_by_key(|&i| (self.states[i].role != Role::Moment, Reverse(self.states[i].ty.bytes()), i));
         order
+    }
+
+    /// How many states of the order have at most seven eighths of its bytes, six eighths, and so on.
+    fn eighths(&self, order: &[usize]) -> Vec<usize> {
+        let mut sums: Vec<u64> = Vec::with_capacity(order.len());
+        for &i in order {
+            sums.push(sums.last().unwrap_or(&0) + self.states[i].ty.bytes() as u64);
+        }
+        let all = sums.last().copied().unwrap_or(0);
+        (1..8).rev().map(|eighth| sums.partition_point(|&sum| sum <= all / 8 * eighth)).collect()
     }
 
     /// The rules worth trying: where host memory holds all states, none of them has to go to the file.
