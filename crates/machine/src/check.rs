@@ -115,20 +115,23 @@ fn space(written: &Spanned<FileSpace>, machine: &str) -> Checked<Found> {
         space.cpu.as_ref().map(Spanned::span),
     ];
     if let Some(second) = ways.into_iter().flatten().nth(1) {
-        let message = "a space computes in one way: keep one of [space.roofline], [space.cuda] and [space.cpu]";
+        let message =
+            "a space computes in one way: keep one of [space.roofline], [space.cuda] and [space.cpu]";
         return Err(Fault::new(second, message));
     }
     let compute = if let Some(roofline) = &space.roofline {
         Some(Compute::Roofline(self::roofline(roofline.get_ref(), machine)?))
     } else if let Some(cuda) = &space.cuda {
         if kind != Kind::Device {
-            return Err(Fault::new(cuda.span(), "[space.cuda] is a GPU's: write it in a space of kind = \"device\""));
+            return Err(Fault::new(
+                cuda.span(),
+                "[space.cuda] is a GPU's: write it in a space of kind = \"device\"",
+            ));
         }
         Some(Compute::Cuda(self::cuda(cuda.get_ref(), machine, memory_bytes)?))
     } else if let Some(cpu) = &space.cpu {
         if kind == Kind::Device {
-            let message =
-                "a device does not compute by [space.cpu]: write [space.cuda] or [space.roofline], or kind = \"host\"";
+            let message = "a device does not compute by [space.cpu]: write [space.cuda] or [space.roofline], or kind = \"host\"";
             return Err(Fault::new(cpu.span(), message));
         }
         Some(Compute::Cpu(self::cpu(cpu.get_ref())?))
@@ -158,7 +161,8 @@ fn cuda(written: &FileCuda, name: &str, total_bytes: usize) -> Checked<CudaTarge
     });
     let capability = capability.filter(|&capability| capability >= LEAST_CAPABILITY).ok_or_else(|| {
         let (text, (major, minor)) = (written.capability.get_ref(), LEAST_CAPABILITY);
-        let message = format!("compute capability `{text}` is not one from {major}.{minor} on: write one like 9.0");
+        let message =
+            format!("compute capability `{text}` is not one from {major}.{minor} on: write one like 9.0");
         Fault::new(written.capability.span(), message)
     })?;
     let multiprocessors = *written.multiprocessors.get_ref();
@@ -243,7 +247,9 @@ fn computing<'a>(spaces: &'a [Found], host: &'a Found) -> Checked<&'a Compute> {
         }
         (None, _) => {
             let message = match device {
-                Some(_) => format!("nothing computes in the device `{name}`: add [space.cuda] or [space.roofline] to it"),
+                Some(_) => format!(
+                    "nothing computes in the device `{name}`: add [space.cuda] or [space.roofline] to it"
+                ),
                 None => format!(
                     "nothing computes: add [space.cpu] to `{name}`, or a device with [space.cuda] or [space.roofline]"
                 ),

@@ -177,7 +177,9 @@ fn tiers_are_seen_from_the_space_that_computes() {
 
 /// The roofline of the server.
 fn roofline() -> Roofline {
-    let Compute::Roofline(roofline) = parse(SERVER).unwrap().compute else { panic!("the file has a roofline") };
+    let Compute::Roofline(roofline) = parse(SERVER).unwrap().compute else {
+        panic!("the file has a roofline")
+    };
     roofline
 }
 
