@@ -50,7 +50,8 @@ impl DeviceOptions {
     /// The threads of all devices, for a run with so many. Placed layers are computed one after another, so each part of the processor
     /// has them all.
     pub fn threads(&self, threads: usize) -> Result<usize, Failure> {
-        let processors = |placement: Placement| placement.devices().iter().filter(|name| !is_gpu(name)).count();
+        let processors =
+            |placement: Placement| placement.devices().iter().filter(|name| !is_gpu(name)).count();
         Ok(threads * self.placement()?.map_or(1, processors))
     }
 

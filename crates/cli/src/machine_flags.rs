@@ -156,7 +156,8 @@ fn device_memory(text: &str) -> Result<DeviceMemory, String> {
     let line = |part: &str| {
         let (name, line) = part.split_once('=').ok_or("lines of several devices are NAME=SIZE,NAME=SIZE")?;
         let name = name.trim();
-        let known = name.parse().map_err(|_| format!("`{name}` is no device: name them cpu:0, cuda:0 and so on"))?;
+        let known =
+            name.parse().map_err(|_| format!("`{name}` is no device: name them cpu:0, cuda:0 and so on"))?;
         Ok((known, size(line)?))
     };
     text.split(',').map(line).collect::<Result<_, String>>().map(DeviceMemory::Each)
@@ -167,8 +168,7 @@ impl fmt::Display for DeviceMemory {
         match self {
             Self::One(size) => size.fmt(f),
             Self::Each(lines) => {
-                let each: Vec<String> =
-                    lines.iter().map(|(name, size)| format!("{name}={size}")).collect();
+                let each: Vec<String> = lines.iter().map(|(name, size)| format!("{name}={size}")).collect();
                 f.write_str(&each.join(","))
             }
         }

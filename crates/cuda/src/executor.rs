@@ -7,7 +7,8 @@ use crate::kernels::{Call, find};
 use crate::staging::{LEAST, STAGING_BYTES};
 use crate::target::CudaTarget;
 use plimsoll_plan::{
-    Action, Connection, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
+    Action, Connection, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target,
+    TierSpec, Tiers,
 };
 use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::collections::BTreeMap;

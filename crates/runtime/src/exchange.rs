@@ -65,7 +65,8 @@ impl<D: Device> Way<'_, D> {
     /// # Safety
     /// As for [`Way::pass`].
     unsafe fn pass_staged(&mut self, passing: Passing, offset: usize, bytes: usize) -> Result<(), String> {
-        let staged = self.staging.get_mut(..bytes).ok_or("a value is larger than the buffer that it passes")?;
+        let staged =
+            self.staging.get_mut(..bytes).ok_or("a value is larger than the buffer that it passes")?;
         match passing {
             Passing::Receive(from, message) => {
                 self.transport.receive(from, message, staged)?;

@@ -13,8 +13,8 @@ use super::tracing;
 use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
     BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Message,
-    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, Target, Transport, exchange, sheet::NEXT_BATCH, verify,
-    verify_hazards,
+    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, Target, Transport, exchange, sheet::NEXT_BATCH,
+    verify, verify_hazards,
 };
 use std::ops::Range;
 use std::sync::Arc;

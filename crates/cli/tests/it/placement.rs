@@ -106,7 +106,11 @@ fn wrong_rules_say_what_to_change() {
     let plan = |more: &[&str]| run("plan", more);
     refused(&plan(&["--place=dense1"]), 2, &["--place", "LAYERS=DEVICE", "cpu:0"]);
     refused(&plan(&["--place=*=cuda"]), 2, &["name one GPU, like cuda:0"]);
-    refused(&plan(&["--place=*1=cpu,*=cuda:63"]), 2, &["--place:", "place its layers on cpu", "plimsoll devices"]);
+    refused(
+        &plan(&["--place=*1=cpu,*=cuda:63"]),
+        2,
+        &["--place:", "place its layers on cpu", "plimsoll devices"],
+    );
     refused(&plan(&["--place=auto=cuda:63,cpu"]), 2, &["--place:", "place its layers on cpu"]);
     refused(&plan(&["--place=*=cpu:99"]), 2, &["does not exist", "cpu:0 to cpu:63"]);
     refused(&plan(&["--place=dens1=cpu:0,*=cpu:1"]), 2, &["matches no layer", "nearest is `dense1`"]);

@@ -115,6 +115,9 @@ fn wide() -> Sequential {
     zoo::mlp_of(&[256], &[512, 512, 512, 256], 10)
 }
 
+/// Examples of a step whose activations are worth rematerializing.
+const BATCH: usize = 512;
+
 const HALVES: [&str; 2] = ["*[12]=cpu", "*=cuda:0"];
 
 /// The plan under a line of host memory and lines of devices, with an accelerator that has no more memory than its line: an arena beyond
@@ -128,7 +131,7 @@ fn under(host_line: usize, lines: &[(&str, usize)], data: &Dataset) -> Result<Tr
     for (name, bytes) in lines {
         devices.set_memory(name, Size::Bytes(*bytes)).unwrap();
     }
-    trainer(wide(), 64).line(host_line).place(&devices, Placement::new(HALVES).unwrap()).plan(data)
+    trainer(wide(), BATCH).line(host_line).place(&devices, Placement::new(HALVES).unwrap()).plan(data)
 }
 
 fn of(plan: &TrainingPlan, device: usize) -> &PlanSet {
@@ -148,15 +151,16 @@ fn trained(plan: TrainingPlan) -> Vec<(String, Vec<u8>)> {
 /// no bit changes, no layer moves, and each stays under its line.
 #[test]
 fn lines_of_the_device_and_of_the_process_hold_and_change_no_bits() {
-    let data = synthetic(&wide(), 128, 8, 3);
-    let one = states(&trainer(wide(), 64).executor(cpu()), &data);
+    let data = synthetic(&wide(), 2 * BATCH, 8, 3);
+    let one = states(&trainer(wide(), BATCH).executor(cpu()), &data);
     let free = under(usize::MAX, &[], &data).unwrap();
     let rows: Vec<usize> = free.load_sheet().devices.iter().map(|row| row.total_bytes).collect();
     let names: Vec<&str> = free.load_sheet().devices.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["cpu:0", "cuda:0"]);
     let staging = of(&free, 1).sheet.host.as_ref().unwrap();
-    let largest = of(&free, 1).plans.iter().map(|plan| plimsoll_plan::largest_pass(&plan.graph)).max().unwrap();
-    assert!(staging.total_bytes >= largest && largest >= 64 * 512 * 4, "{staging:?}");
+    let largest =
+        of(&free, 1).plans.iter().map(|plan| plimsoll_plan::largest_pass(&plan.graph)).max().unwrap();
+    assert!(staging.total_bytes >= largest && largest >= BATCH * 512 * 4, "{staging:?}");
     let held = free.load_sheet().outside.iter().find(|entry| entry.name == "cuda:0").unwrap();
     assert_eq!(held.bytes, staging.total_bytes);
     assert!(trained(free) == one);
@@ -169,7 +173,7 @@ fn lines_of_the_device_and_of_the_process_hold_and_change_no_bits() {
     assert!(host >= rows[0] + of(&low, 1).tier_bytes.host as usize);
     assert!(trained(low) == one);
     // The process's line holds what the accelerator offloads, too.
-    for percent in [95, 85] {
+    for percent in [95, 88] {
         let line_of_host = host / 100 * percent;
         let both = under(line_of_host, &[("cuda:0", line)], &data).unwrap();
         let sheet = both.load_sheet();
@@ -188,12 +192,12 @@ fn lines_of_the_device_and_of_the_process_hold_and_change_no_bits() {
 
 #[test]
 fn a_line_of_an_accelerator_moves_no_layer() {
-    let data = synthetic(&wide(), 128, 8, 3);
+    let data = synthetic(&wide(), 2 * BATCH, 8, 3);
     let auto = |line: Option<usize>| {
         let placement = Placement::new(["auto=cuda:0,cpu"]).unwrap();
         let devices = devices(&placement);
         line.into_iter().for_each(|line| devices.set_memory("cuda:0", Size::Bytes(line)).unwrap());
-        trainer(wide(), 64).place(&devices, placement)
+        trainer(wide(), BATCH).place(&devices, placement)
     };
     let rules = auto(None).placement().unwrap().unwrap();
     assert_eq!(rules.device("dense1"), Some(DeviceName::Cuda(0)));
@@ -224,7 +228,9 @@ fn a_run_resumes_where_layers_are_elsewhere() {
     let scratch = Scratch::new("placed on kinds");
     let run = |folder: &str, steps| trainer(wide(), 64).steps(steps).checkpoints(folder, None);
     let whole = states(&run(&scratch.path("whole"), 6).executor(cpu()), &data);
-    for (name, rules) in [("same", Some(&HALVES[..])), ("other", Some(&["*[34]=cpu", "*=cuda:1"])), ("one", None)] {
+    for (name, rules) in
+        [("same", Some(&HALVES[..])), ("other", Some(&["*[34]=cpu", "*=cuda:1"])), ("one", None)]
+    {
         let folder = scratch.path(name);
         trained(placed(run(&folder, 3), &HALVES).plan(&data).unwrap());
         let rest = run(&folder, 6);
@@ -258,16 +264,20 @@ fn emulated_cuda_beside_the_processor_trains_as_one_device_and_always_the_same()
         return;
     }
     let normed = || zoo::resnet20_of([8, 8, 3], 10);
-    let small: [(Box<dyn Fn() -> Box<dyn Model>>, usize, [&str; 2]); 3] = [
-        (Box::new(|| Box::new(zoo::mlp_of(&[20], &[33, 32, 31], 5))), 64, ["*[12]=cuda:0", "*=cpu"]),
-        (Box::new(move || Box::new(normed())), 16, ["stage3=cuda:0", "*=cpu"]),
-        (Box::new(|| Box::new(gpt())), 8, ["block2=cuda:0", "*=cpu"]),
+    type Make = Box<dyn Fn() -> Box<dyn Model>>;
+    // With the percentage of an arena by which a line is lower: so small an mlp has nothing to rematerialize.
+    let small: [(Make, usize, [&str; 2], usize); 3] = [
+        (Box::new(|| Box::new(zoo::mlp_of(&[20], &[33, 32, 31], 5))), 64, ["*[12]=cuda:0", "*=cpu"], 0),
+        (Box::new(move || Box::new(normed())), 16, ["stage3=cuda:0", "*=cpu"], 3),
+        (Box::new(|| Box::new(gpt())), 8, ["block2=cuda:0", "*=cpu"], 3),
     ];
-    for (model, batch, rules) in small {
+    let mut again = 0;
+    for (model, batch, rules, lower) in small {
         let data = synthetic(model().as_ref(), 2 * batch, 8, 3);
         for precision in [Precision::F32, Precision::BF16] {
             let run = || {
-                let run = Trainer::new(model(), Sgd::new(0.05)).line(usize::MAX).batch(batch).steps(3).seed(9);
+                let run =
+                    Trainer::new(model(), Sgd::new(0.05)).line(usize::MAX).batch(batch).steps(3).seed(9);
                 run.precision(Policy::new(precision))
             };
             let loss = |run: Trainer| run.plan(&data).unwrap().start().unwrap().fit().unwrap().final_loss;
@@ -277,15 +287,17 @@ fn emulated_cuda_beside_the_processor_trains_as_one_device_and_always_the_same()
             let first = states(&beside_cuda(run(), &rules, &[]), &data);
             let free = beside_cuda(run(), &rules, &[]).plan(&data).unwrap();
             let low: Vec<(String, usize)> = (free.load_sheet().devices.iter())
-                .map(|row| (row.name.clone(), row.total_bytes - row.arena_bytes / 50))
+                .map(|row| (row.name.clone(), row.total_bytes - row.arena_bytes * lower / 100))
                 .collect();
             let low: Vec<(&str, usize)> = low.iter().map(|(name, line)| (name.as_str(), *line)).collect();
             let under = beside_cuda(run(), &rules, &low);
             let plan = under.plan(&data).unwrap();
             assert!(plan.load_sheet().devices.iter().all(|row| row.total_bytes <= row.line_bytes));
+            again += plan.devices().map(|set| set.plans[0].rematerialized().count()).sum::<usize>();
             assert!(states(&under, &data) == first, "{rules:?} {precision}: lines change bits");
         }
     }
+    assert!(again > 0, "nothing is rematerialized");
 }
 
 #[test]
@@ -347,7 +359,8 @@ fn mistakes_with_devices_say_what_to_do() {
     refused(both().set_memory("cuda:1", Size::Bytes(1)), "there is no cuda:1: the devices are cpu:0, cuda:0");
     refused(both().set_memory("cuda", Size::Bytes(1)), "name one GPU, like cuda:0");
     refused(both().set_memory("cuda:0", Size::Percent(50.0)), "say how many bytes");
-    let twice: [(DeviceName, Arc<dyn Executor>); 2] = [0, 0].map(|n| (DeviceName::Cuda(n), Arc::new(accelerator()) as _));
+    let twice: [(DeviceName, Arc<dyn Executor>); 2] =
+        [0, 0].map(|n| (DeviceName::Cuda(n), Arc::new(accelerator()) as _));
     refused(LogicalDevices::named(twice).map(|_| ()), "two cuda:0");
     // Sums of a batch that devices share are read where they lie.
     let two = (0..2).map(|_| Arc::new(accelerator()) as Arc<dyn Executor>).collect();

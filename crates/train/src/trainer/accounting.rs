@@ -8,7 +8,9 @@ use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, 
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, NEXT_BATCH, OUTPUTS, TRACE};
-use plimsoll_plan::{BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier, largest_pass};
+use plimsoll_plan::{
+    BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier, largest_pass,
+};
 use plimsoll_trace::BUFFER_BYTES;
 use plimsoll_transform::{LOSS, Shard};
 use std::sync::Arc;

@@ -123,7 +123,9 @@ impl LogicalDevices {
         }
         for (at, (name, _)) in executors.iter().enumerate() {
             if executors[..at].iter().any(|(other, _)| other == name) {
-                return Err(TrainError::Setting(format!("there are two {name}: give each device its own name")));
+                return Err(TrainError::Setting(format!(
+                    "there are two {name}: give each device its own name"
+                )));
             }
         }
         let mut processors = executors.iter().filter(|(name, _)| matches!(name, DeviceName::Cpu(_)));

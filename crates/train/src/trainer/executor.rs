@@ -92,7 +92,8 @@ impl Trainer {
             Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. }) => Some(devices),
             Some(Replication::Rank { .. }) | None => None,
         };
-        let several = devices.into_iter().flat_map(|devices| (0..devices.len()).map(move |at| devices.executor(at)));
+        let several =
+            devices.into_iter().flat_map(|devices| (0..devices.len()).map(move |at| devices.executor(at)));
         several.chain(devices.is_none().then(|| self.chosen_executor()))
     }
 

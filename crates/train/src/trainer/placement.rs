@@ -53,7 +53,9 @@ impl Placement {
             [] => return Err(TrainError::Setting("a placement needs a rule, like *=cpu:0".into())),
             ["auto"] => return Self::auto(2),
             // Devices after the first may have been separated from it.
-            [first, more @ ..] if first.starts_with("auto=") && more.iter().all(|word| !word.contains('=')) => {
+            [first, more @ ..]
+                if first.starts_with("auto=") && more.iter().all(|word| !word.contains('=')) =>
+            {
                 return Self::auto_on(&words.join(","));
             }
             _ => {}
@@ -352,15 +354,17 @@ impl Trainer {
             Some(Replication::Placed { devices, model: Some(model), .. }) => Some((devices, model)),
             _ => None,
         };
-        let found =
-            placed.and_then(|(devices, model)| Some((devices, devices.index(model.placement.device(layer)?)?)));
+        let found = placed
+            .and_then(|(devices, model)| Some((devices, devices.index(model.placement.device(layer)?)?)));
         found.map_or_else(|| self.numerics(), |(devices, at)| devices.executor(at).target().numerics())
     }
 
     /// What of the executor decides the bits of results; where layers are on different ones, for each rule that places some.
     pub(crate) fn instructions(&self) -> String {
         let own = self.chosen_executor().target().instructions();
-        let Some(Replication::Placed { devices, model: Some(model), .. }) = &self.replication else { return own };
+        let Some(Replication::Placed { devices, model: Some(model), .. }) = &self.replication else {
+            return own;
+        };
         let of = |at: usize| devices.executor(at).target().instructions();
         if (0..devices.len()).all(|at| of(at) == own) {
             return own;

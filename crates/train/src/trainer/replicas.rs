@@ -362,7 +362,8 @@ impl Trainer {
             Some(host) => (host.total_bytes, "what the device takes of host memory"),
             None => (plans.sheet.total_bytes, "the arena of the device, with what belongs to it"),
         });
-        let others = rows.iter().skip(1).zip(others).map(|(row, (bytes, note))| Entry::new(&row.name, bytes, note));
+        let others =
+            rows.iter().skip(1).zip(others).map(|(row, (bytes, note))| Entry::new(&row.name, bytes, note));
         let entries: Vec<Entry> = outside.into_iter().chain(heap).chain(others).collect();
         let mut plans = plans.into_iter();
         let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;

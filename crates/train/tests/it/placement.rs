@@ -228,7 +228,11 @@ fn an_automatic_placement_is_even_and_does_not_depend_on_lines() {
     let uneven = trainer(mlp_of(&[20], &[512, 512, 8, 8, 8, 8, 8, 8, 8, 8], 5), Precision::F32, 64);
     let uneven = uneven.place(&LogicalDevices::cpu(2, 1).unwrap(), Placement::auto(2).unwrap());
     let rules = uneven.placement().unwrap().unwrap();
-    assert_eq!([2, 5].map(|i| rules.device(&format!("dense{i}"))), [0, 1].map(|at| Some(DeviceName::Cpu(at))), "{rules}");
+    assert_eq!(
+        [2, 5].map(|i| rules.device(&format!("dense{i}"))),
+        [0, 1].map(|at| Some(DeviceName::Cpu(at))),
+        "{rules}"
+    );
     let few = trainer(mlp_of(&[20], &[], 5), Precision::F32, 64);
     let error = few.place(&LogicalDevices::cpu(9, 1).unwrap(), Placement::auto(9).unwrap()).placement();
     assert!(error.unwrap_err().to_string().contains("too few for 9 devices"));
