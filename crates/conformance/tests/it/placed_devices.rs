@@ -256,6 +256,8 @@ fn beside_cuda(trainer: Trainer, rules: &[&str], lines: &[(&str, usize)]) -> Tra
     trainer.place(&devices, Placement::new(rules).unwrap())
 }
 
+type Make = Box<dyn Fn() -> Box<dyn Model>>;
+
 /// Each part is fused by the numerics of its own device, results are near those of the processor, and neither another run nor lines change
 /// a bit.
 #[test]
@@ -264,15 +266,13 @@ fn emulated_cuda_beside_the_processor_trains_as_one_device_and_always_the_same()
         return;
     }
     let normed = || zoo::resnet20_of([8, 8, 3], 10);
-    type Make = Box<dyn Fn() -> Box<dyn Model>>;
-    // With the percentage of an arena by which a line is lower: so small an mlp has nothing to rematerialize.
-    let small: [(Make, usize, [&str; 2], usize); 3] = [
-        (Box::new(|| Box::new(zoo::mlp_of(&[20], &[33, 32, 31], 5))), 64, ["*[12]=cuda:0", "*=cpu"], 0),
-        (Box::new(move || Box::new(normed())), 16, ["stage3=cuda:0", "*=cpu"], 3),
-        (Box::new(|| Box::new(gpt())), 8, ["block2=cuda:0", "*=cpu"], 3),
+    let small: [(Make, usize, [&str; 2]); 3] = [
+        (Box::new(|| Box::new(zoo::mlp_of(&[20], &[33, 32, 31], 5))), 64, ["*[12]=cuda:0", "*=cpu"]),
+        (Box::new(move || Box::new(normed())), 16, ["stage3=cuda:0", "*=cpu"]),
+        (Box::new(|| Box::new(gpt())), 8, ["block2=cuda:0", "*=cpu"]),
     ];
     let mut again = 0;
-    for (model, batch, rules, lower) in small {
+    for (model, batch, rules) in small {
         let data = synthetic(model().as_ref(), 2 * batch, 8, 3);
         for precision in [Precision::F32, Precision::BF16] {
             let run = || {
@@ -285,11 +285,12 @@ fn emulated_cuda_beside_the_processor_trains_as_one_device_and_always_the_same()
             let allowed = if precision == Precision::F32 { 1e-4 } else { 2e-2 };
             assert!((one - both).abs() <= allowed * one.abs(), "{rules:?} {precision}: {both}, alone {one}");
             let first = states(&beside_cuda(run(), &rules, &[]), &data);
-            let free = beside_cuda(run(), &rules, &[]).plan(&data).unwrap();
-            let low: Vec<(String, usize)> = (free.load_sheet().devices.iter())
-                .map(|row| (row.name.clone(), row.total_bytes - row.arena_bytes * lower / 100))
-                .collect();
-            let low: Vec<(&str, usize)> = low.iter().map(|(name, line)| (name.as_str(), *line)).collect();
+            // The lowest line of each.
+            let low =
+                ["cpu:0", "cuda:0"].map(|name| match beside_cuda(run(), &rules, &[(name, 1)]).plan(&data) {
+                    Err(TrainError::Plan(PlanError::Infeasible(short))) => (name, short.needed_bytes),
+                    found => panic!("{name} under a byte: {found:?}"),
+                });
             let under = beside_cuda(run(), &rules, &low);
             let plan = under.plan(&data).unwrap();
             assert!(plan.load_sheet().devices.iter().all(|row| row.total_bytes <= row.line_bytes));
