@@ -31,7 +31,7 @@ pub fn main() -> Result<(), TrainError> {
 
     // The CPU as two devices of one thread each. The second one gets a line of its own.
     let devices = LogicalDevices::cpu(2, 1)?;
-    devices.set_memory(1, MiB(16))?;
+    devices.set_memory("cpu:1", MiB(16))?;
     let plan = trainer().replicas(&devices).plan(&data)?;
     for device in &plan.load_sheet().devices {
         println!(
@@ -44,7 +44,7 @@ pub fn main() -> Result<(), TrainError> {
     }
 
     // A line that comes too late is refused: the devices are in use.
-    if let Err(refused) = devices.set_memory(0, MiB(16)) {
+    if let Err(refused) = devices.set_memory("cpu:0", MiB(16)) {
         println!("later: {refused}");
     }
 

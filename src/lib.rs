@@ -61,9 +61,9 @@ pub mod prelude {
     pub use plimsoll_plan::{GiB, MiB, Size};
     pub use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
     pub use plimsoll_train::{
-        BatchKind, Callback, Control, EarlyStopping, Evaluation, LogicalDevices, Names, OwnSchedule,
-        Placement, Predictions, Predictor, Report, RunLog, Schedule, Session, TrainError, TrainEvent,
-        Trainer, TrainingPlan, metrics,
+        BatchKind, Callback, Control, DeviceName, EarlyStopping, Evaluation, LogicalDevices, Names,
+        OwnSchedule, Placement, Predictions, Predictor, Report, RunLog, Schedule, Session, TrainError,
+        TrainEvent, Trainer, TrainingPlan, metrics,
     };
 }
 

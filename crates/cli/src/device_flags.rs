@@ -2,11 +2,13 @@
 
 use super::Failure;
 use super::args::RunOptions;
+use super::devices::open;
 use super::machine_flags::Device;
 use super::setup::cpu_executor;
 use clap::Args;
-use plimsoll::plan::{Action, PlanSet, in_words};
-use plimsoll::train::{LogicalDevices, Placement, Trainer, TrainingPlan};
+use plimsoll::Size;
+use plimsoll::plan::{Action, Executor, PlanSet, in_words};
+use plimsoll::train::{DeviceName, LogicalDevices, Placement, Trainer, TrainingPlan};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -18,9 +20,10 @@ pub struct DeviceOptions {
     /// threads, and holds the whole model; never changes results [default: 1]
     #[arg(long, value_name = "DEVICES", allow_negative_numbers = true)]
     pub replicas: Option<usize>,
-    /// Put layers on logical devices, by rules like 'block[0-5].*=cpu:0', of which the first that matches a layer decides; each
-    /// device holds its layers' parameters and optimizer state; never changes results. Repeat it, or separate rules by commas.
-    /// 'auto=cpu:0-1', or 'auto', cuts the layers in order, for even shares of memory and little between them
+    /// Put layers on devices, parts of the cpu or GPUs, by rules like 'block[0-5].*=cuda:0', of which the first that matches a layer
+    /// decides; each device holds its layers' parameters and optimizer state; between parts of the cpu it never changes results. Repeat
+    /// it, or separate rules by commas. 'auto=cpu:0-1', 'auto=cuda:0,cpu', or 'auto', cuts the layers in order, for even shares of
+    /// memory and little between them
     #[arg(long, value_name = "LAYERS=DEVICE", value_delimiter = ',', conflicts_with = "replicas")]
     pub place: Vec<String>,
     /// Print op, layer and device of every step of the plan, and the bytes that devices receive from each other
@@ -44,9 +47,17 @@ impl DeviceOptions {
         }
     }
 
-    /// The threads of all devices, for a run with so many. Placed layers are computed one after another, so each device has them all.
+    /// The threads of all devices, for a run with so many. Placed layers are computed one after another, so each part of the processor
+    /// has them all.
     pub fn threads(&self, threads: usize) -> Result<usize, Failure> {
-        Ok(threads * self.placement()?.map_or(1, |placement| placement.devices()))
+        let processors =
+            |placement: Placement| placement.devices().iter().filter(|name| !is_gpu(name)).count();
+        Ok(threads * self.placement()?.map_or(1, processors))
+    }
+
+    /// Whether layers are on a GPU.
+    pub fn have_gpu(&self) -> Result<bool, Failure> {
+        Ok(self.placement()?.is_some_and(|placement| placement.devices().iter().any(is_gpu)))
     }
 
     /// The trainer on the logical devices that the flags name, or `None` for a run on one device.
@@ -61,7 +72,7 @@ impl DeviceOptions {
             return Ok(None);
         }
         if let Some(placement) = self.placement()? {
-            let devices = logical("--place puts layers", run, placement.devices(), threads, line_bytes)?;
+            let devices = logical(run, placement.devices(), threads, line_bytes)?;
             return Ok(Some(trainer.place(&devices, placement)));
         }
         let devices = match self.replicas {
@@ -70,50 +81,67 @@ impl DeviceOptions {
             Some(devices @ 1..=LogicalDevices::MOST) => devices,
             Some(_) => return Err(Failure::usage("--replicas must be at most 64")),
         };
-        let each = (threads / devices).max(1);
-        Ok(Some(trainer.replicas(&logical("--replicas are", run, devices, each, line_bytes)?)))
+        let (each, names) = ((threads / devices).max(1), (0..devices).map(DeviceName::Cpu).collect());
+        Ok(Some(trainer.replicas(&logical(run, names, each, line_bytes)?)))
     }
 }
 
-/// So many logical devices with their lines, for a run under one.
+fn is_gpu(name: &DeviceName) -> bool {
+    matches!(name, DeviceName::Cuda(_))
+}
+
+/// The devices of these names with their lines, for a run under one.
 fn logical(
-    what: &str,
     run: &RunOptions,
-    devices: usize,
+    names: Vec<DeviceName>,
     threads: usize,
     line_bytes: usize,
 ) -> Result<LogicalDevices, Failure> {
     if run.machine.device != Device::Cpu {
-        return Err(Failure::usage(format!("{what} on logical devices of the cpu: leave --device out")));
+        return Err(Failure::usage("--replicas and --place name their devices: leave --device out"));
     }
-    let executor = |_| Ok(Arc::from(cpu_executor(run, threads, line_bytes, None)?));
-    let executors = (0..devices).map(executor).collect::<Result<Vec<_>, Failure>>()?;
-    let logical = LogicalDevices::new(executors).map_err(Failure::usage)?;
-    if let Some(memory) = &run.machine.device_memory {
-        let mut set =
-            memory.of_each("cpu")?.into_iter().map(|(device, size)| logical.set_memory(device, size));
-        set.try_for_each(|set| set.map_err(|e| Failure::usage(format!("--device-memory: {e}"))))?;
+    let lines = run.machine.device_memory.as_ref().map(|memory| memory.of_each()).transpose()?;
+    let mut lines = lines.unwrap_or_default().to_vec();
+    if let Some((other, _)) = lines.iter().find(|(name, _)| !names.contains(name)) {
+        let all: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let message = format!("--device-memory: there is no {other}: the devices are {}", all.join(", "));
+        return Err(Failure::usage(message));
+    }
+    let mut executors: Vec<(DeviceName, Arc<dyn Executor>)> = Vec::new();
+    for name in names {
+        let executor = match name {
+            DeviceName::Cpu(_) => cpu_executor(run, threads, line_bytes, None)?,
+            DeviceName::Cuda(index) => {
+                let line = lines.iter().position(|(other, _)| *other == name).map(|at| lines.remove(at).1);
+                let gpu = open(index, line, run.check_memory, None, ("--place", "place its layers on cpu"))?;
+                lines.push((name, Size::Bytes(gpu.line_bytes)));
+                gpu.executor
+            }
+        };
+        executors.push((name, Arc::from(executor)));
+    }
+    let logical = LogicalDevices::named(executors).map_err(Failure::usage)?;
+    for (name, size) in lines {
+        let set = logical.set_memory(&name.to_string(), size);
+        set.map_err(|e| Failure::usage(format!("--device-memory: {e}")))?;
     }
     Ok(logical)
 }
 
 /// Where every step of the first plan runs, and what passes between devices, as a table.
 pub fn placement(plan: &TrainingPlan) -> String {
-    let several = plan.load_sheet().devices.len() > 1;
+    let rows = &plan.load_sheet().devices;
+    let several = rows.len() > 1;
     let mut table = format!("{:<10} {:<26} {:<30} {:>12}", "device", "op", "layer", "received");
     for (device, plans) in plan.devices().enumerate() {
         // A target is named like `cpu avx512, 2 threads` or `cuda:0, NVIDIA H200`.
         let one = plan.load_sheet().target.split([' ', ',']).next().unwrap_or_default();
-        let name = if several { format!("cpu:{device}") } else { one.to_string() };
-        add_rows(&mut table, device, &name, plans);
+        let name = rows.get(device).filter(|_| several).map_or(one, |row| row.name.as_str());
+        add_rows(&mut table, device, name, plans);
     }
-    for (device, plans) in plan.devices().enumerate().filter(|_| several) {
-        let bytes = plans.plans.first().map_or(0, |plan| plan.received_bytes(device));
-        let _ = write!(
-            table,
-            "\ncpu:{device} receives {} from other devices in a step",
-            in_words(bytes as usize)
-        );
+    for row in rows.iter().filter(|_| several) {
+        let bytes = in_words(row.received_bytes as usize);
+        let _ = write!(table, "\n{} receives {bytes} from other devices in a step", row.name);
     }
     table
 }

@@ -4,11 +4,13 @@ use super::machine_flags::{Device, MachineOptions};
 use super::setup::plan_cache;
 use super::{Failure, hint, say};
 use clap::Args;
+use plimsoll::Size;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::cuda::{Cuda, CudaError, Gpu, libraries};
 use plimsoll::memory;
 use plimsoll::plan::{Executor, in_words};
 use plimsoll::runtime::StepTimes;
+use plimsoll::train::DeviceName;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,12 +109,25 @@ pub fn gpu(
             None => Ok(None),
         };
     };
+    let memory = machine.device_memory.as_ref();
+    let size = memory.map(|given| given.of(DeviceName::Cuda(index))).transpose()?;
+    let instead = "leave --device out to train on the cpu";
+    open(index, size, checked, times, ("--device", instead)).map(Some)
+}
+
+/// A GPU under a line, as a flag names it. Where it cannot be used, the words say what to do instead.
+pub fn open(
+    index: usize,
+    line: Option<Size>,
+    checked: bool,
+    times: Option<&Arc<StepTimes>>,
+    (flag, instead): (&str, &str),
+) -> Result<Chosen, Failure> {
     let cache = plan_cache(None)?.map(|folder| folder.join("kernels"));
-    let executor = Cuda::open(index, cache).map_err(|e| unusable(&e))?;
+    let executor = Cuda::open(index, cache).map_err(|e| unusable(&e, flag, instead))?;
     let gpu = executor.gpu();
     let free_bytes = gpu.free_bytes.unwrap_or(gpu.total_bytes);
-    let size = machine.device_memory.as_ref().map_or(Ok(DEFAULT_LINE), |given| given.of("cuda", index))?;
-    let line_bytes = size.bytes(free_bytes);
+    let line_bytes = line.unwrap_or(DEFAULT_LINE).bytes(free_bytes);
     if line_bytes > gpu.total_bytes {
         let [line, memory] = [line_bytes, gpu.total_bytes].map(in_words);
         let message =
@@ -121,11 +136,11 @@ pub fn gpu(
     }
     let executor = times.into_iter().fold(executor, |executor, times| executor.timed(times.clone()));
     let executor: Box<dyn Executor> = Box::new(if checked { executor.checked() } else { executor });
-    Ok(Some(Chosen { executor, line_bytes }))
+    Ok(Chosen { executor, line_bytes })
 }
 
 /// The line of a GPU's memory if none is given: a share of what is free.
-const DEFAULT_LINE: plimsoll::Size = plimsoll::Size::Percent(90.0);
+const DEFAULT_LINE: Size = Size::Percent(90.0);
 
 /// The number of the GPU that the flags name.
 fn gpu_index(machine: &MachineOptions) -> Result<Option<usize>, Failure> {
@@ -146,12 +161,11 @@ fn gpu_index(machine: &MachineOptions) -> Result<Option<usize>, Failure> {
 }
 
 /// A GPU that cannot be used.
-fn unusable(error: &CudaError) -> Failure {
-    let instead = "leave --device out to train on the cpu; `plimsoll devices` lists what is here";
+fn unusable(error: &CudaError, flag: &str, instead: &str) -> Failure {
     match error {
         CudaError::Full { .. } => Failure::memory(format!("{error}: free some, or choose another GPU")),
         CudaError::Library { .. } | CudaError::Symbol { .. } | CudaError::NoDevice { .. } => {
-            Failure::usage(format!("--device: {error}; {instead}"))
+            Failure::usage(format!("{flag}: {error}; {instead}; `plimsoll devices` lists what is here"))
         }
         CudaError::Call { .. } | CudaError::Compile(_) => Failure::run(error),
     }

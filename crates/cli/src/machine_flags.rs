@@ -3,6 +3,7 @@
 use super::{Failure, ranks};
 use clap::Args;
 use plimsoll::Size;
+use plimsoll::train::DeviceName;
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,8 +20,8 @@ pub struct MachineOptions {
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub device: Device,
     /// The lines of devices: of a GPU's memory as a size or a share of what is free [default: 90%], with --replicas or --place of each
-    /// logical device [default: equal shares of --memory], with `plan --machine` of its device's memory [default: the file's];
-    /// of several by name, like cuda:0=6GiB,cuda:1=4GiB or cpu:0=1GiB,cpu:1=512MiB
+    /// device of the cpu [default: equal shares of --memory], with `plan --machine` of its device's memory [default: the file's];
+    /// of several by name, like cuda:0=6GiB,cpu:0=1GiB,cpu:1=512MiB
     #[arg(long, value_name = "SIZES", value_parser = device_memory, allow_negative_numbers = true)]
     pub device_memory: Option<DeviceMemory>,
     /// Threads; never changes results [default: the machine's cores]
@@ -106,24 +107,20 @@ fn device(text: &str) -> Result<Device, String> {
 pub enum DeviceMemory {
     /// Of whichever is used.
     One(Size),
-    /// By kind and number.
-    Each(Vec<(&'static str, usize, Size)>),
+    /// By name.
+    Each(Vec<(DeviceName, Size)>),
 }
-
-/// Kinds of devices that can be named.
-const KINDS: [&str; 2] = ["cpu", "cuda"];
 
 impl DeviceMemory {
     /// The line of a device.
-    pub fn of(&self, kind: &str, number: usize) -> Result<Size, Failure> {
+    pub fn of(&self, name: DeviceName) -> Result<Size, Failure> {
         match self {
             Self::One(size) => Ok(*size),
             Self::Each(lines) => {
-                let found = lines.iter().find(|(other, n, _)| (*other, *n) == (kind, number));
-                let name = format!("{kind}:{number}");
+                let found = lines.iter().find(|(other, _)| *other == name);
                 let missing =
                     || Failure::usage(format!("--device-memory has no line for {name}: add {name}=SIZE"));
-                found.map(|(_, _, size)| *size).ok_or_else(missing)
+                found.map(|(_, size)| *size).ok_or_else(missing)
             }
         }
     }
@@ -138,19 +135,14 @@ impl DeviceMemory {
         }
     }
 
-    /// The lines of devices of a kind, by number.
-    pub fn of_each(&self, kind: &str) -> Result<Vec<(usize, Size)>, Failure> {
+    /// The lines of several devices.
+    pub fn of_each(&self) -> Result<&[(DeviceName, Size)], Failure> {
         match self {
             Self::One(size) => {
-                let message = format!("--device-memory {size}: say of which device, like {kind}:0={size}");
+                let message = format!("--device-memory {size}: say of which device, like cpu:0={size}");
                 Err(Failure::usage(message))
             }
-            Self::Each(lines) => match lines.iter().find(|(other, ..)| *other != kind) {
-                Some((other, number, _)) => {
-                    Err(Failure::usage(format!("--device-memory: the run does not use {other}:{number}")))
-                }
-                None => Ok(lines.iter().map(|(_, number, size)| (*number, *size)).collect()),
-            },
+            Self::Each(lines) => Ok(lines),
         }
     }
 }
@@ -163,14 +155,10 @@ fn device_memory(text: &str) -> Result<DeviceMemory, String> {
     }
     let line = |part: &str| {
         let (name, line) = part.split_once('=').ok_or("lines of several devices are NAME=SIZE,NAME=SIZE")?;
-        let name = name.trim().to_ascii_lowercase();
-        let known = name.split_once(':').and_then(|(kind, number)| {
-            let kind = KINDS.into_iter().find(|known| *known == kind)?;
-            Some((kind, number.parse().ok()?))
-        });
-        let (kind, number) =
-            known.ok_or_else(|| format!("`{name}` is no device: name them cpu:0, cuda:0 and so on"))?;
-        Ok((kind, number, size(line)?))
+        let name = name.trim();
+        let known =
+            name.parse().map_err(|_| format!("`{name}` is no device: name them cpu:0, cuda:0 and so on"))?;
+        Ok((known, size(line)?))
     };
     text.split(',').map(line).collect::<Result<_, String>>().map(DeviceMemory::Each)
 }
@@ -180,8 +168,7 @@ impl fmt::Display for DeviceMemory {
         match self {
             Self::One(size) => size.fmt(f),
             Self::Each(lines) => {
-                let each: Vec<String> =
-                    lines.iter().map(|(kind, n, size)| format!("{kind}:{n}={size}")).collect();
+                let each: Vec<String> = lines.iter().map(|(name, size)| format!("{name}={size}")).collect();
                 f.write_str(&each.join(","))
             }
         }

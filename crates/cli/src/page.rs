@@ -120,6 +120,8 @@ pub fn view(options: &RunOptions, setup: &Setup, plans: &TrainingPlan) -> Result
     }
     // Each device tells of its own spill file.
     let mut view = View { file: Vec::new(), ..account(&title, plans.load_sheet()) };
+    // Host memory, where the first device has another space: that is among the devices'.
+    view.spaces.drain(..view.spaces.len() - 1);
     view.spaces[0].name = "whole process".into();
     for (device, (set, sheet)) in plans.devices().zip(plans.device_sheets()).take(MOST_DEVICES).enumerate() {
         let name = sheet.device.clone().unwrap_or_else(|| format!("device {device}"));

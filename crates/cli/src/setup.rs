@@ -203,8 +203,8 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let trainer = if options.allow_split_batchnorm { trainer.allow_split_batch_norm() } else { trainer };
     check_blocks(options, &trainer, batch)?;
     let trainer = progress::attach(trainer);
-    let process =
-        process(options.devices.threads(threads)?, device_line.is_some() && options.elsewhere.is_none());
+    let with_gpu = device_line.is_some() || options.devices.have_gpu()?;
+    let process = process(options.devices.threads(threads)?, with_gpu && options.elsewhere.is_none());
     // The second arena of the memory check is not in the plan.
     let mut trainer = trainer.process(if options.check_memory { process.unwatched() } else { process });
     if let Some(size) = options.your_code {

@@ -7,7 +7,8 @@ use crate::kernels::{Call, find};
 use crate::staging::{LEAST, STAGING_BYTES};
 use crate::target::CudaTarget;
 use plimsoll_plan::{
-    Action, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
+    Action, Connection, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target,
+    TierSpec, Tiers,
 };
 use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::collections::BTreeMap;
@@ -28,7 +29,6 @@ pub struct Cuda {
     target: CudaTarget,
     device: Arc<CudaDevice>,
     options: Options,
-    link: Link,
     /// Bytes of the GPU's memory that others held when it was opened.
     held_by_others: Option<usize>,
 }
@@ -80,8 +80,8 @@ impl Cuda {
         let Opened { held_by_others, context_bytes, link } = found;
         let libraries =
             format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
-        let target = CudaTarget { gpu, libraries, context_bytes };
-        Ok(Self { target, device: Arc::new(device), options: Options::default(), link, held_by_others })
+        let target = CudaTarget { gpu, libraries, context_bytes, link };
+        Ok(Self { target, device: Arc::new(device), options: Options::default(), held_by_others })
     }
 
     /// The GPU.
@@ -116,7 +116,7 @@ impl Executor for Cuda {
     }
 
     fn tiers(&self) -> Tiers {
-        let host = TierSpec { capacity_bytes: u64::MAX, link: self.link, staging_bytes: 0 };
+        let host = TierSpec { capacity_bytes: u64::MAX, link: self.target.link, staging_bytes: 0 };
         Tiers { host: Some(host), file: None }
     }
 
@@ -139,6 +139,15 @@ impl Executor for Cuda {
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         Ok(self.prepare_session(plans)?)
     }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let options = Options { connection: Some(connection), ..self.options.clone() };
+        Ok(self.prepare_with(plans, &options)?)
+    }
 }
 
 impl KernelExecutor for Cuda {
@@ -147,6 +156,16 @@ impl KernelExecutor for Cuda {
     }
 
     fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
+        self.prepare_with(plans, &self.options)
+    }
+}
+
+impl Cuda {
+    fn prepare_with(
+        &self,
+        plans: Arc<PlanSet>,
+        options: &Options,
+    ) -> Result<Box<dyn KernelSession>, ExecuteError> {
         let failed = |e: CudaError| ExecuteError::Device(e.to_string());
         for plan in &plans.plans {
             let marks = plan.graph.batch_marks();
@@ -168,7 +187,7 @@ impl KernelExecutor for Cuda {
             };
             Ok(Queues { host: host.map(|queue| Box::new(queue) as _), file: None })
         };
-        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+        prepare(plans, &self.target, self.device.clone(), queues, options)
     }
 }
 

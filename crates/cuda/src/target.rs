@@ -4,7 +4,7 @@ use crate::driver::Gpu;
 use crate::kernels::{Launch, find};
 use plimsoll_graph::op::Attention;
 use plimsoll_graph::{Epilogues, JoinedLoss, Numerics, Op, ProductType};
-use plimsoll_plan::{Entry, Kernel, KernelQuery, Target, Unsupported};
+use plimsoll_plan::{Entry, Kernel, KernelQuery, Link, Target, Unsupported};
 use plimsoll_tensor::DType;
 
 /// Alignment of buffers: that of the driver's allocations, and more than a vector load needs.
@@ -90,6 +90,8 @@ pub struct CudaTarget {
     pub libraries: String,
     /// What the driver takes of the device's memory.
     pub context_bytes: Option<usize>,
+    /// The way to host memory.
+    pub link: Link,
 }
 
 impl CudaTarget {
@@ -169,6 +171,9 @@ impl Target for CudaTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
+        if let Some(exchange) = query.exchange_over(self.link) {
+            return Ok(exchange);
+        }
         let call = find(query).ok_or_else(|| query.unsupported(self.name()))?;
         Ok(Kernel {
             workspace: call.workspace,

@@ -57,7 +57,7 @@ pub enum ProductType {
 
 /// Which losses of linear layers are one kernel with their gradients. The logits are computed once then; but the gradients are there
 /// sooner, so the lowest line of a small gpt in bf16 rose by 4 % on the CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum JoinedLoss {
     /// None.
     Never,
@@ -91,6 +91,34 @@ impl Default for Numerics {
 }
 
 impl Numerics {
+    /// The numerics of a step whose layers are on targets with these two: folds in the longer blocks, of all else only what both do, and
+    /// where values differ in precision, the wider.
+    ///
+    /// ```
+    /// use plimsoll_graph::Numerics;
+    /// let (cpu, other) = (Numerics::default(), Numerics { block_rows: 64, recurrences: false, ..Numerics::default() });
+    /// assert_eq!(cpu.common(&other), other);
+    /// ```
+    pub fn common(&self, other: &Self) -> Self {
+        let (own, theirs) = (&self.epilogues, &other.epilogues);
+        Self {
+            block_rows: self.block_rows.max(other.block_rows),
+            epilogues: Epilogues {
+                bias: own.bias.filter(|_| own.bias == theirs.bias),
+                relu: own.relu && theirs.relu,
+                rounding: own.rounding && theirs.rounding,
+            },
+            product_before_bias: self.product_before_bias.wider(other.product_before_bias),
+            input_gradient: self.input_gradient.wider(other.input_gradient),
+            loss_with_gradient: self.loss_with_gradient.min(other.loss_with_gradient),
+            recurrences: self.recurrences && other.recurrences,
+            in_place: InPlaceKernels {
+                elementwise: self.in_place.elementwise && other.in_place.elementwise,
+                read_first: self.in_place.read_first && other.in_place.read_first,
+            },
+        }
+    }
+
     /// Whether the kernel of an op may write an output of one type over an input of another.
     pub fn may_overwrite(&self, op: &Op, output: &TensorType, input: &TensorType) -> bool {
         let class = op.properties().in_place;
@@ -125,6 +153,10 @@ impl JoinedLoss {
 }
 
 impl ProductType {
+    fn wider(self, other: Self) -> Self {
+        if self == Self::Wide { self } else { other }
+    }
+
     /// The element type beside a product of operands of this one.
     pub fn of(self, operands: DType) -> DType {
         match self {
@@ -203,6 +235,31 @@ mod tests {
             "blocks of 32 rows, epilogues of wide bias, relu, rounding, wide products before a bias, \
              rounded input gradients"
         );
+    }
+
+    #[test]
+    fn targets_have_in_common_what_both_do() {
+        let cpu = Numerics::default();
+        assert_eq!(cpu.common(&cpu), cpu);
+        let gpu = Numerics {
+            block_rows: 8192,
+            epilogues: Epilogues { bias: Some(ProductType::AsOperands), relu: false, rounding: true },
+            input_gradient: ProductType::Wide,
+            loss_with_gradient: JoinedLoss::Always,
+            recurrences: false,
+            in_place: InPlaceKernels { elementwise: true, read_first: false },
+            ..cpu
+        };
+        let both = Numerics {
+            block_rows: 8192,
+            epilogues: Epilogues { bias: None, relu: false, rounding: true },
+            input_gradient: ProductType::Wide,
+            loss_with_gradient: JoinedLoss::OfWide,
+            recurrences: false,
+            in_place: InPlaceKernels { elementwise: true, read_first: false },
+            ..cpu
+        };
+        assert_eq!([cpu.common(&gpu), gpu.common(&cpu)], [both, both]);
     }
 
     #[test]

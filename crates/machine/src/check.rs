@@ -6,7 +6,7 @@ use crate::{Compute, Cores, Linked, Machine, MachineError, OneWay, Roofline, Spa
 use plimsoll_cpu::isa::Isa;
 use plimsoll_cuda::Gpu;
 use plimsoll_cuda::target::CudaTarget;
-use plimsoll_plan::{Network, Size, in_words};
+use plimsoll_plan::{Link, Network, Size, in_words};
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
@@ -185,7 +185,12 @@ fn cuda(written: &FileCuda, name: &str, total_bytes: usize) -> Checked<CudaTarge
         holders: Vec::new(),
     };
     let context_bytes = written.context.as_ref().map(bytes).transpose()?;
-    Ok(CudaTarget { gpu, libraries: "libraries of a machine that is not here".into(), context_bytes })
+    Ok(CudaTarget {
+        gpu,
+        libraries: "libraries of a machine that is not here".into(),
+        context_bytes,
+        link: Link::default(),
+    })
 }
 
 fn cpu(written: &FileCpu) -> Checked<Cores> {

@@ -115,7 +115,10 @@ impl Machine {
     pub fn target(&self) -> Box<dyn Target> {
         match &self.compute {
             Compute::Roofline(roofline) => Box::new(roofline.clone()),
-            Compute::Cuda(gpu) => Box::new(gpu.clone()),
+            Compute::Cuda(gpu) => {
+                let link = self.device.as_ref().map(|device| link(&device.from_host, &device.to_host));
+                Box::new(CudaTarget { link: link.unwrap_or_default(), ..gpu.clone() })
+            }
             Compute::Cpu(cores) => Box::new(cores.target()),
         }
     }

@@ -75,8 +75,8 @@ impl fmt::Display for Infeasible {
         let (sheet, peak) = (&self.sheet, &self.sheet.peak);
         let line = match (self.space, &sheet.host, &sheet.device) {
             (Space::Host, ..) => "the line of host memory".to_string(),
-            (Space::Computing, Some(_), _) => "the line of device memory".to_string(),
-            (Space::Computing, None, Some(device)) => format!("the line of {device}"),
+            (Space::Computing, _, Some(device)) => format!("the line of {device}"),
+            (Space::Computing, Some(_), None) => "the line of device memory".to_string(),
             (Space::Computing, None, None) => "the line".to_string(),
         };
         let arena_bytes = match (self.space, &sheet.host) {

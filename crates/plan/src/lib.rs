@@ -62,6 +62,7 @@ pub use target::{Kernel, KernelQuery, Target, Unsupported};
 pub use tier::{Direction, Link, PerTier, Queue, TIER_ALIGNMENT, Tier, TierSpec, Tiers};
 pub use transport::{
     BatchPart, Connection, Message, Passing, Ranks, STATE_PIECE, Transport, exchange, exchange_order,
+    largest_pass,
 };
 pub use verify::{At, VerifyError, verify, verify_hazards};
 pub use whole::{Whole, WholeOutput, WholePlan};

@@ -1,7 +1,7 @@
 //! What the planner knows of a machine: pure and hardware-free.
 
-use crate::Entry;
-use plimsoll_graph::op::{Norm, NormAxis};
+use crate::{Direction, Entry, Link};
+use plimsoll_graph::op::{Exchange, Norm, NormAxis};
 use plimsoll_graph::{BatchMark, BatchRelation, Graph, Node, Numerics, Op};
 use plimsoll_tensor::TensorType;
 use thiserror::Error;
@@ -50,6 +50,18 @@ impl<'a> KernelQuery<'a> {
         };
         let pairs = (0..self.outputs.len()).flat_map(|o| (0..self.inputs.len()).map(move |i| (o, i)));
         pairs.filter(|&(o, i)| allowed(o, i)).collect()
+    }
+
+    /// What an exchange takes on a device whose arena is behind this link to host memory: all that comes or goes passes it. `None` if
+    /// the op is another.
+    pub fn exchange_over(&self, link: Link) -> Option<Kernel> {
+        let Op::Exchange(op) = self.op else { return None };
+        let given = match op {
+            Exchange::Give { .. } => self.inputs.first().map_or(0, |ty| ty.bytes()),
+            _ => 0,
+        };
+        let moving = link.ns(Direction::Load, op.received_bytes()) + link.ns(Direction::Store, given);
+        Some(Kernel { nanoseconds: link.latency_ns + moving, ..Kernel::default() })
     }
 
     /// The error of a target that has no kernel for it.

@@ -182,6 +182,18 @@ pub fn exchange_order(graph: &Graph) -> u64 {
     order.finish()
 }
 
+/// Bytes of the largest value that a graph's exchanges give to another device, or take.
+pub fn largest_pass(graph: &Graph) -> usize {
+    let bytes = graph.nodes.iter().map(|node| match &node.op {
+        Op::Exchange(Exchange::Give { .. }) => {
+            node.inputs.first().map_or(0, |value| graph.ty(*value).bytes())
+        }
+        Op::Exchange(Exchange::Take { ty, .. }) => ty.bytes(),
+        _ => 0,
+    });
+    bytes.max().unwrap_or(0)
+}
+
 /// The rows of a step's batch that a device takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPart {

@@ -20,6 +20,7 @@ pub mod arena;
 mod checked;
 mod chunked_update;
 mod device;
+mod exchange;
 mod inputs_ahead;
 mod lower;
 mod non_finite;

@@ -2,6 +2,7 @@
 
 use super::checked::ShadowArena;
 use super::device::{Device, Input, KernelSession, Memory, Operands};
+use super::exchange::{Way, staging_bytes};
 use super::inputs_ahead::InputsAhead;
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
@@ -12,8 +13,8 @@ use super::tracing;
 use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
     BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Message,
-    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, StatePlacement, Target, Transport, exchange,
-    sheet::NEXT_BATCH, verify, verify_hazards,
+    Passing, PlanSet, Prepared, STATE_PIECE, StateHome, Target, Transport, exchange, sheet::NEXT_BATCH,
+    verify, verify_hazards,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,6 +53,15 @@ pub fn prepare<D: Device + 'static>(
     if options.connection.is_none() && plans.plans.iter().any(exchanges) {
         return Err(ExecuteError::Input("the plan is one of several devices'".into()));
     }
+    let shares = |connection: &Connection| connection.parts.iter().any(Option::is_some);
+    if !device.in_host_memory() && options.connection.as_ref().is_some_and(shares) {
+        // Sums stay where they are until others have read them there.
+        let name = target.name();
+        return Err(ExecuteError::Input(format!(
+            "{name} computes in memory of its own, so it cannot share batches with other devices: train on it alone, or place \
+             layers on it"
+        )));
+    }
     let lowered =
         plans.plans.iter().zip(waits).map(|(plan, waits)| lower(&plans, plan, waits, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
@@ -76,10 +86,7 @@ pub fn prepare<D: Device + 'static>(
     let most = |count: fn(&LoweredStep<D::Call>) -> usize| {
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
-    let owners = options.connection.iter().flat_map(|connection| &connection.owners).zip(&plans.states);
-    let staged = |state: &StatePlacement| matches!(state.home, StateHome::Offloaded { .. });
-    let stages = owners.into_iter().any(|(owner, state)| owner.is_some() && staged(state));
-    let staging = vec![0; if stages { STATE_PIECE } else { 0 }];
+    let staging = vec![0; staging_bytes(&plans, options.connection.as_ref(), device.in_host_memory())];
     let (most_reads, most_writes) = (most(|step| step.reads.len()), most(|step| step.writes.len()));
     Ok(Box::new(StepLoop {
         plans,
@@ -141,7 +148,7 @@ struct StepLoop<D: Device> {
     /// Bytes of the arena in use at each step of each plan, for a trace.
     live: Vec<Vec<u64>>,
     connection: Option<Connection>,
-    /// A piece of an offloaded state on its way to or from another device.
+    /// What is on its way to or from another device: a piece of an offloaded state, or a value of an arena elsewhere.
     staging: Vec<u8>,
     /// Of the last run.
     extra: Extra,
@@ -206,38 +213,16 @@ impl<D: Device> StepLoop<D> {
                 let Some(connection) = &self.connection else {
                     return Err(ExecuteError::Input("there is no other device".into()));
                 };
-                let (transport, reads, writes) = (connection.transport.as_ref(), &self.reads, &self.writes);
+                let (transport, staging) = (connection.transport.as_ref(), &mut self.staging);
+                let mut way = Way { device: self.device.as_ref(), arena, transport, staging };
                 let ran = exchange(op, transport, (micro_batch, micro_batches), |sum, passing| {
-                    let bytes = step.writes[sum].bytes;
-                    // SAFETY: regions of the arena, which no other step uses now. `verify` has shown that sums lie in their
+                    let operand = match passing {
+                        Passing::Hand(..) => &step.reads[0],
+                        _ => &step.writes[sum],
+                    };
+                    // SAFETY: a region of the arena, which no other step uses now. `verify` has shown that sums lie in their
                     // accumulators: nothing is written there before the chain comes around, or the next run.
-                    unsafe {
-                        match passing {
-                            Passing::Receive(from, message) => {
-                                let into = std::slice::from_raw_parts_mut(writes[sum], bytes);
-                                transport.receive(from, message, into)
-                            }
-                            Passing::Clear => {
-                                std::slice::from_raw_parts_mut(writes[sum], bytes).fill(0);
-                                Ok(())
-                            }
-                            Passing::Hand(to, message) => {
-                                let given = std::slice::from_raw_parts(reads[0], step.reads[0].bytes);
-                                transport.hand(to, message, given)
-                            }
-                            Passing::Send(to, message) => {
-                                let sent = std::slice::from_raw_parts(writes[sum], bytes);
-                                transport.send(to, message, sent)
-                            }
-                            Passing::AllReduce => {
-                                let numbers = std::ptr::slice_from_raw_parts_mut(
-                                    writes[sum].cast::<f32>(),
-                                    bytes / size_of::<f32>(),
-                                );
-                                transport.all_reduce(numbers)
-                            }
-                        }
-                    }
+                    unsafe { way.pass(passing, operand.offset + micro_batch * operand.stride, operand.bytes) }
                 });
                 ran.map_err(|reason| {
                     let (layer, op) = step_name(&self.plans.plans[plan], index);

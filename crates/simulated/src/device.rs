@@ -9,33 +9,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The planner's view: the CPU's.
+/// The planner's view: the CPU's, behind a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SimulatedTarget(pub CpuTarget);
+pub(crate) struct SimulatedTarget {
+    pub cpu: CpuTarget,
+    pub link: Link,
+}
 
 impl Target for SimulatedTarget {
     fn name(&self) -> String {
-        format!("simulated accelerator on {}", self.0.name())
+        format!("simulated accelerator on {}", self.cpu.name())
     }
 
     fn instructions(&self) -> String {
-        self.0.instructions()
+        self.cpu.instructions()
     }
 
     fn alignment(&self) -> usize {
-        self.0.alignment()
+        self.cpu.alignment()
     }
 
     fn numerics(&self) -> Numerics {
-        self.0.numerics()
+        self.cpu.numerics()
     }
 
     fn copy_ns_per_mib(&self) -> u64 {
-        self.0.copy_ns_per_mib()
+        self.cpu.copy_ns_per_mib()
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
-        self.0.kernel(query)
+        query.exchange_over(self.link).map_or_else(|| self.cpu.kernel(query), Ok)
     }
 }
 

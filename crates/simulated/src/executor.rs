@@ -4,7 +4,7 @@ use crate::copy_queue::CopyQueue;
 use crate::device::{SimulatedDevice, SimulatedTarget};
 use crate::store::Store;
 use plimsoll_cpu::{CpuDevice, CpuTarget};
-use plimsoll_plan::{ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
+use plimsoll_plan::{Connection, ExecuteError, Executor, Link, PlanSet, Prepared, Target, TierSpec, Tiers};
 use plimsoll_runtime::spill::{SpillFile, TransferError};
 use plimsoll_runtime::transfer::{FileQueue, STAGING_BYTES};
 use plimsoll_runtime::{
@@ -46,7 +46,7 @@ impl Simulated {
     /// As [`Simulated::new`], behind another link to host memory. Of a link, bandwidth and latency are simulated.
     pub fn with_link(threads: usize, link: Link) -> std::io::Result<Self> {
         let cpu = CpuDevice::new(threads)?;
-        let target = SimulatedTarget(CpuTarget::new(cpu.isa(), cpu.threads()));
+        let target = SimulatedTarget { cpu: CpuTarget::new(cpu.isa(), cpu.threads()), link };
         let device = Arc::new(SimulatedDevice::new(cpu, link));
         Ok(Self { target, device, options: Options::default(), spill: None })
     }
@@ -111,6 +111,15 @@ impl Executor for Simulated {
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         Ok(self.prepare_session(plans)?)
     }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        let options = Options { connection: Some(connection), ..self.options.clone() };
+        Ok(self.prepare_with(plans, &options)?)
+    }
 }
 
 impl KernelExecutor for Simulated {
@@ -119,7 +128,17 @@ impl KernelExecutor for Simulated {
     }
 
     fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
+        self.prepare_with(plans, &self.options)
+    }
+}
+
+impl Simulated {
+    fn prepare_with(
+        &self,
+        plans: Arc<PlanSet>,
+        options: &Options,
+    ) -> Result<Box<dyn KernelSession>, ExecuteError> {
         let queues = |plans: &PlanSet| self.queues(plans).map_err(|e| ExecuteError::Transfer(e.to_string()));
-        prepare(plans, &self.target, self.device.clone(), queues, &self.options)
+        prepare(plans, &self.target, self.device.clone(), queues, options)
     }
 }

@@ -69,6 +69,6 @@ pub use session::{
     TrainEvent, Watch,
 };
 pub use trainer::{
-    BatchKind, Forecast, LogicalDevices, Placement, Tally, Trainer, TrainingPlan, communication,
+    BatchKind, DeviceName, Forecast, LogicalDevices, Placement, Tally, Trainer, TrainingPlan, communication,
     largest_that, tally,
 };

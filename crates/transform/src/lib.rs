@@ -90,8 +90,9 @@ impl Pass {
         }
     }
 
-    /// Runs the pass on a graph for a target with these numerics. Takes the graph, so that no more than two are held at a time.
-    pub fn run(self, graph: Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
+    /// Runs the pass on a graph whose layers are on targets with these numerics. Takes the graph, so that no more than two are held at
+    /// a time.
+    pub fn run(self, graph: Graph, numerics: &LayerNumerics<'_>) -> Result<Graph, GraphError> {
         match self {
             Self::Decompose => decompose(&graph),
             Self::Simplify => simplify(graph),
@@ -110,9 +111,21 @@ impl FromStr for Pass {
     }
 }
 
+/// The numerics of the target that a layer is on.
+pub type LayerNumerics<'a> = dyn Fn(&str) -> Numerics + 'a;
+
 /// Runs every pass but the ones in `without`, for a target with these numerics, and checks the graph after each. No more than
 /// two graphs are held at a time.
-pub fn optimize(mut graph: Graph, numerics: &Numerics, without: &[Pass]) -> Result<Graph, GraphError> {
+pub fn optimize(graph: Graph, numerics: &Numerics, without: &[Pass]) -> Result<Graph, GraphError> {
+    optimize_by_layer(graph, &|_| *numerics, without)
+}
+
+/// As [`optimize`], of a step whose layers are on several targets.
+pub fn optimize_by_layer(
+    mut graph: Graph,
+    numerics: &LayerNumerics<'_>,
+    without: &[Pass],
+) -> Result<Graph, GraphError> {
     for pass in Pass::ALL.into_iter().filter(|p| !without.contains(p)) {
         graph = pass.run(graph, numerics)?;
         graph.check()?;

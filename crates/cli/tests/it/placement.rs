@@ -15,7 +15,7 @@ fn placed_layers_leave_the_weights_of_one_device_and_stay_where_they_are() {
     let one = weights(&folder("one"), "6", &[]);
     let lines = [&TWO[..], &["--device-memory=cpu:0=64MiB,cpu:1=32MiB", "--micro-batches=2"]].concat();
     assert!(weights(&folder("two"), "6", &lines) == one);
-    assert!(weights(&folder("three"), "6", &["--place=*2=cpu:1,*3=cpu:2,*=cpu:0"]) == one);
+    assert!(weights(&folder("three"), "6", &["--place=*2=cpu:1,*3=cpu:2,*=cpu"]) == one);
     let resumed = |name: &str, before: &[&str], after: &[&str]| {
         let folder = folder(name);
         weights(&folder, "3", before);
@@ -105,7 +105,13 @@ fn a_tied_embedding_and_batch_norm_train_on_several_devices() {
 fn wrong_rules_say_what_to_change() {
     let plan = |more: &[&str]| run("plan", more);
     refused(&plan(&["--place=dense1"]), 2, &["--place", "LAYERS=DEVICE", "cpu:0"]);
-    refused(&plan(&["--place=*=cuda:0"]), 2, &["logical devices of the processor"]);
+    refused(&plan(&["--place=*=cuda"]), 2, &["name one GPU, like cuda:0"]);
+    refused(
+        &plan(&["--place=*1=cpu,*=cuda:63"]),
+        2,
+        &["--place:", "place its layers on cpu", "plimsoll devices"],
+    );
+    refused(&plan(&["--place=auto=cuda:63,cpu"]), 2, &["--place:", "place its layers on cpu"]);
     refused(&plan(&["--place=*=cpu:99"]), 2, &["does not exist", "cpu:0 to cpu:63"]);
     refused(&plan(&["--place=dens1=cpu:0,*=cpu:1"]), 2, &["matches no layer", "nearest is `dense1`"]);
     refused(&plan(&["--place=dense1=cpu:0"]), 2, &["no rule says where", "*=cpu:0"]);
@@ -115,5 +121,8 @@ fn wrong_rules_say_what_to_change() {
     refused(&plan(&[&TWO[..], &["--replicas=2"]].concat()), 2, &["--replicas"]);
     refused(&plan(&[&TWO[..], &["--device=cuda"]].concat()), 2, &["leave --device out"]);
     refused(&plan(&[&TWO[..], &["--device-memory=cpu:2=1GiB"]].concat()), 2, &["there is no cpu:2"]);
+    let unused = [&TWO[..], &["--device-memory=cuda:0=1GiB"]].concat();
+    refused(&plan(&unused), 2, &["there is no cuda:0", "the devices are cpu:0, cpu:1"]);
+    refused(&plan(&[&TWO[..], &["--device-memory=1GiB"]].concat()), 2, &["say of which device"]);
     refused(&run("train", &[&TWO[..], &["--ranks=2"]].concat()), 2, &["leave them or --ranks out"]);
 }

@@ -117,7 +117,7 @@ fn wrong_device_flags_say_what_to_change() {
     refused(&run("plan", &["--replicas=2", "--device-memory=1GiB"]), 2, &["say of which device"]);
     refused(&run("plan", &["--replicas=2", "--device-memory=cpu:2=1GiB"]), 2, &["there is no cpu:2"]);
     refused(&run("plan", &["--replicas=2", "--device-memory=gpu=1GiB"]), 2, &["name them cpu:0"]);
-    refused(&run("plan", &["--replicas=2", "--device-memory=cuda:0=1GiB"]), 2, &["does not use cuda:0"]);
+    refused(&run("plan", &["--replicas=2", "--device-memory=cuda:0=1GiB"]), 2, &["there is no cuda:0"]);
     refused(&run("plan", &["--replicas=2", "--device=cuda"]), 2, &["leave --device out"]);
     let norm = ["plan", "--model=resnet20", "--replicas=2"];
     let few = [&norm[..], &["--batch=16"]].concat();

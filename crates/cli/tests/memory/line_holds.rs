@@ -113,6 +113,19 @@ fn the_measured_peak_is_the_planned_one_on_several_devices() {
 }
 
 #[test]
+fn the_measured_peak_is_the_planned_one_of_placed_layers() {
+    let placed = [
+        ("mlp", "64", "*1=cpu:0,*=cpu:1"),
+        ("lenet", "256", "conv*=cpu:0,dense*=cpu:2,*=cpu:1"),
+        ("gpt", "8", "auto"),
+    ];
+    for (model, batch, rules) in placed {
+        let arguments = own(&["--batch", batch, "--place", rules]);
+        holds(&format!("{model}-{batch}-placed"), &[common(model), arguments].concat());
+    }
+}
+
+#[test]
 fn the_measured_peak_is_the_planned_one_for_the_whole_zoo() {
     for entry in &ZOO {
         let ZooOptions { classes, image, context, layers, width, heads, .. } = entry.small;

@@ -19,6 +19,7 @@ mod noise;
 mod numerics;
 mod offload;
 mod optimizers_match;
+mod placed_devices;
 mod plans_are_lean;
 mod random_shapes;
 mod recipes;

@@ -323,11 +323,11 @@ fn batched_matmul_gets_no_epilogue() {
         b.finish().unwrap()
     };
     let ops = |graph: &Graph| graph.nodes.iter().map(|n| n.op.name()).collect::<Vec<_>>();
-    assert_eq!(ops(&fuse(build(&[]), &Numerics::default()).unwrap()), ["matmul"]);
+    assert_eq!(ops(&fuse(build(&[]), &|_| Numerics::default()).unwrap()), ["matmul"]);
     let graph = build(&[2]);
-    assert_eq!(ops(&fuse(graph.clone(), &Numerics::default()).unwrap()), ["matmul", "fused"]);
+    assert_eq!(ops(&fuse(graph.clone(), &|_| Numerics::default()).unwrap()), ["matmul", "fused"]);
     let inputs =
         [random("x", &"f32[2,2,3]".parse().unwrap(), 1), random("bias", &"f32[2]".parse().unwrap(), 1)];
     let run = |graph| Harness::new(&any_executor(), graph).unwrap().run(&inputs).unwrap();
-    assert_eq!(run(fuse(graph.clone(), &Numerics::default()).unwrap()), run(graph));
+    assert_eq!(run(fuse(graph.clone(), &|_| Numerics::default()).unwrap()), run(graph));
 }

@@ -9,7 +9,9 @@ mod product;
 use crate::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, find, target};
 use compile::{HostKernel, kernel};
 use plimsoll_graph::Numerics;
-use plimsoll_plan::{ExecuteError, Executor, KernelQuery, PlanSet, Prepared, Target, Unsupported};
+use plimsoll_plan::{
+    Connection, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, Unsupported,
+};
 use plimsoll_runtime::arena::Arena;
 use plimsoll_runtime::{
     Device, KernelDevice, KernelExecutor, KernelSession, Operands, Options, Queues, prepare,
@@ -48,6 +50,14 @@ impl Executor for Emulator {
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
         Ok(self.prepare_session(plans)?)
     }
+
+    fn prepare_connected(
+        &self,
+        plans: Arc<PlanSet>,
+        connection: Connection,
+    ) -> Result<Box<dyn Prepared>, ExecuteError> {
+        Ok(prepare_with(plans, &Options { connection: Some(connection), ..self.options.clone() })?)
+    }
 }
 
 impl KernelExecutor for Emulator {
@@ -56,8 +66,12 @@ impl KernelExecutor for Emulator {
     }
 
     fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
-        prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), |_| Ok(Queues::default()), &self.options)
+        prepare_with(plans, &self.options)
     }
+}
+
+fn prepare_with(plans: Arc<PlanSet>, options: &Options) -> Result<Box<dyn KernelSession>, ExecuteError> {
+    prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), |_| Ok(Queues::default()), options)
 }
 
 /// A GPU without a speed: every kernel is said to take as long as its bytes take to move.
@@ -77,6 +91,9 @@ impl Target for EmulatedTarget {
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<plimsoll_plan::Kernel, Unsupported> {
+        if let Some(exchange) = query.exchange_over(Link::default()) {
+            return Ok(exchange);
+        }
         let call = find(query).ok_or_else(|| query.unsupported(self.name()))?;
         Ok(plimsoll_plan::Kernel {
             workspace: call.workspace,

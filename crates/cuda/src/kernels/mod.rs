@@ -75,7 +75,7 @@ pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
         Op::Quantise(op) => quantise::find(*op, query),
         // Masks are made, and bytes multiplied, on the processor.
         Op::Prune(_) | Op::Int8(_) => None,
-        // Replicas are on logical devices of the processor.
+        // What passes to and from other devices is copied, not computed.
         Op::Exchange(_) => None,
     }
 }

@@ -121,7 +121,7 @@ pub fn process_planning(first: &PlanSet, others: &[PlanSet], before: usize) -> O
     let each = PLANNING_BYTES_PER_INSTRUCTION + SEARCH_BYTES_PER_INSTRUCTION;
     let of = |set: &PlanSet| instructions(set.plans.iter().flat_map(|plan| &plan.graph.nodes)) * each;
     let most = std::iter::once(first).chain(others).map(of).max().unwrap_or(0);
-    let run_bytes = first.sheet.total_bytes.saturating_sub(before);
+    let run_bytes = first.sheet.host_total_and_line().0.saturating_sub(before);
     Some(most.saturating_sub(run_bytes)).filter(|bytes| *bytes > 0).map(planning)
 }
 

@@ -45,7 +45,7 @@ impl Session {
             monitor: self.trainer.monitor.description(),
             best: self.best,
             validated: self.validated,
-            instructions: self.trainer.chosen_executor().target().instructions(),
+            instructions: self.trainer.instructions(),
             reduction: self.trainer.reduction_in_words(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             notes: self.trainer.notes.clone(),

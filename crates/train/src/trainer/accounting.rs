@@ -8,7 +8,9 @@ use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, 
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, NEXT_BATCH, OUTPUTS, TRACE};
-use plimsoll_plan::{BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier};
+use plimsoll_plan::{
+    BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier, largest_pass,
+};
 use plimsoll_trace::BUFFER_BYTES;
 use plimsoll_transform::{LOSS, Shard};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ impl Trainer {
         graphs: &[(String, Arc<Graph>)],
     ) -> Vec<Entry> {
         let mut outside: Vec<Entry> = self.metrics_entry().into_iter().chain(self.outside.clone()).collect();
-        outside.extend(self.chosen_executor().host_entries());
+        outside.extend(self.executors().flat_map(|executor| executor.host_entries()));
         outside.extend(self.per_node_entries(graphs));
         if self.heap_bytes.is_some() {
             outside.extend(self.input_entries(data, &self.batch_types(data, micro_batches)));
@@ -39,6 +41,13 @@ impl Trainer {
             outside.push(Entry::new(OUTPUTS, outputs, "of one batch, on their way out"));
         }
         outside
+    }
+
+    /// What one of several devices takes of host memory beside what it offloads there: a buffer for what passes to and from the others.
+    pub(super) fn exchange_entry(&self, graphs: &[(String, Arc<Graph>)]) -> Option<Entry> {
+        let bytes = graphs.iter().map(|(_, graph)| largest_pass(graph)).max().unwrap_or(0);
+        let note = "a value on its way between the device and others";
+        (self.computes_on_device() && bytes > 0).then(|| Entry::new("exchange staging", bytes, note))
     }
 
     /// The memory of the trainer's metrics.

@@ -86,6 +86,17 @@ impl Trainer {
         Self { executor: ChosenExecutor::Cpu(choice), ..self }
     }
 
+    /// The executors of all devices of the run in this process.
+    pub(super) fn executors(&self) -> impl Iterator<Item = &dyn Executor> {
+        let devices = match &self.replication {
+            Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. }) => Some(devices),
+            Some(Replication::Rank { .. }) | None => None,
+        };
+        let several =
+            devices.into_iter().flat_map(|devices| (0..devices.len()).map(move |at| devices.executor(at)));
+        several.chain(devices.is_none().then(|| self.chosen_executor()))
+    }
+
     /// The executor of the run.
     pub(crate) fn chosen_executor(&self) -> &dyn Executor {
         if let Some(Replication::Logical { devices, device } | Replication::Placed { devices, device, .. }) =

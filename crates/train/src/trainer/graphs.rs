@@ -1,14 +1,14 @@
 //! The graphs of a run's batch types, for any number of micro-batches.
 
-use super::{BatchKind, BatchType, Trainer};
+use super::{BatchKind, BatchType, Replication, Trainer};
 use crate::TrainError;
 use crate::files::weights;
 use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
 use plimsoll_transform::{
-    LOSS, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum, optimize,
-    sparse_parameters,
+    LOSS, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum,
+    optimize_by_layer, sparse_parameters,
 };
 use std::path::Path;
 
@@ -24,9 +24,16 @@ impl Trainer {
             && self.training_step().is_ok_and(|graph| mixes(&graph))
     }
 
-    /// The numerics of the executor's target: what graphs are built by.
+    /// The numerics of the executor's target: what graphs are built by. Where layers are on several devices, what those have in common.
     pub(crate) fn numerics(&self) -> Numerics {
-        self.chosen_executor().target().numerics()
+        let own = self.chosen_executor().target().numerics();
+        match &self.replication {
+            Some(Replication::Placed { devices, .. }) => {
+                let all = (0..devices.len()).map(|at| devices.executor(at).target().numerics());
+                all.fold(own, |common, other| common.common(&other))
+            }
+            _ => own,
+        }
     }
 
     /// Micro-batches have a multiple of this many examples, so that splitting a batch changes no bit: the largest block of the
@@ -64,7 +71,7 @@ impl Trainer {
         let BatchType { kind, examples, .. } = batch;
         let (model, optimizer) = (self.model_at(batch.model), self.optimizer.as_ref());
         let (policy, numerics) = (&self.policy, &self.numerics());
-        let optimize = |graph| optimize(graph, numerics, &self.without);
+        let optimize = |graph| optimize_by_layer(graph, &|layer| self.layer_numerics(layer), &self.without);
         if kind != BatchKind::Train {
             let graph = match kind {
                 BatchKind::Evaluate => step::evaluation_as(policy, numerics, model, examples, self.report)?,

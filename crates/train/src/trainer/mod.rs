@@ -24,8 +24,8 @@ mod validation;
 
 pub use batch_types::BatchKind;
 pub(crate) use batch_types::{BatchType, types_in_words};
-pub use devices::LogicalDevices;
 pub(crate) use devices::Replication;
+pub use devices::{DeviceName, LogicalDevices};
 pub use forecast::{Forecast, Tally, tally};
 pub use largest_batch::largest_that;
 pub use placement::Placement;
@@ -306,7 +306,7 @@ impl Trainer {
     }
 
     /// Whether kernels compute in the memory of a device.
-    fn computes_on_device(&self) -> bool {
+    pub(super) fn computes_on_device(&self) -> bool {
         self.chosen_executor().tiers().host.is_some()
     }
 

@@ -1,15 +1,14 @@
 //! Placement: which layers of a model are on which logical device.
 
 use super::auto_placement::LayerBytes;
-use super::devices::name;
-use super::{BatchKind, LogicalDevices, Replication, Trainer};
+use super::{BatchKind, DeviceName, LogicalDevices, Replication, Trainer};
 use crate::TrainError;
 use crate::suggestion::suggestion;
-use plimsoll_graph::{Graph, Role};
+use plimsoll_graph::{Graph, Numerics, Role};
 use plimsoll_nn::{Model, Pattern, step};
 use plimsoll_plan::Whole;
 use plimsoll_transform::{Placing, Reduction, Shard, partition};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,15 +16,15 @@ use std::sync::Arc;
 /// Layers that an error names at most.
 const NAMED: usize = 4;
 
-/// Which layers of a model are on which logical device, by rules like `block[0-5].*=cpu:0`: a pattern of layer names and a device. The
+/// Which layers of a model are on which logical device, by rules like `block[0-5].*=cuda:0`: a pattern of layer names and a device. The
 /// first rule that matches a layer decides. A pattern matches a layer with everything inside it; `*` stands for any letters and `[0-5]` for
-/// one of them. The rule `auto=cpu:0-2`, by itself, is [`Placement::auto`].
+/// one of them. The rule `auto=cpu:0-2`, by itself, is [`Placement::auto`]; `auto=cuda:0,cpu` is the same for these devices, in this order.
 ///
 /// ```
-/// use plimsoll_train::Placement;
-/// let placement = Placement::new(["block[0-5].*=cpu:0", "*=cpu:1"])?;
-/// assert_eq!(placement.device("block3/attention"), Some(0));
-/// assert_eq!(placement.device("head"), Some(1));
+/// use plimsoll_train::{DeviceName, Placement};
+/// let placement = Placement::new(["block[0-5].*=cuda:0", "*=cpu"])?;
+/// assert_eq!(placement.device("block3/attention"), Some(DeviceName::Cuda(0)));
+/// assert_eq!(placement.device("head"), Some(DeviceName::Cpu(0)));
 /// assert!(Placement::new(["head"]).is_err());
 /// assert_eq!(Placement::new(["auto=cpu:0-2"])?, Placement::auto(3)?);
 /// # Ok::<(), plimsoll_train::TrainError>(())
@@ -33,8 +32,8 @@ const NAMED: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     rules: Vec<Rule>,
-    /// The number of devices, where the layers of a model are to be cut.
-    auto: Option<usize>,
+    /// The devices that the layers of a model are to be cut for, in order; none where there are rules.
+    auto: Vec<DeviceName>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,31 +41,39 @@ struct Rule {
     /// As it was given.
     text: String,
     pattern: Pattern,
-    device: usize,
+    device: DeviceName,
 }
 
 impl Placement {
     /// Rules, the first one first.
     pub fn new<S: AsRef<str>>(rules: impl IntoIterator<Item = S>) -> Result<Self, TrainError> {
         let rules: Vec<S> = rules.into_iter().collect();
-        if let Some(devices) = rules.iter().find_map(|rule| auto_devices(rule.as_ref())) {
-            return match rules.len() {
-                1 => Self::auto(devices?),
-                _ => Err(TrainError::Setting("`auto` places every layer: leave the other rules out".into())),
-            };
+        let words: Vec<&str> = rules.iter().map(|rule| rule.as_ref().trim()).collect();
+        match &words[..] {
+            [] => return Err(TrainError::Setting("a placement needs a rule, like *=cpu:0".into())),
+            ["auto"] => return Self::auto(2),
+            // Devices after the first may have been separated from it.
+            [first, more @ ..]
+                if first.starts_with("auto=") && more.iter().all(|word| !word.contains('=')) =>
+            {
+                return Self::auto_on(&words.join(","));
+            }
+            _ => {}
         }
-        let rules = rules.iter().map(|rule| Rule::parse(rule.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        match rules.is_empty() {
-            true => Err(TrainError::Setting("a placement needs a rule, like *=cpu:0".into())),
-            false => Ok(Self { rules, auto: None }),
+        if words.iter().any(|word| *word == "auto" || word.starts_with("auto=")) {
+            return Err(TrainError::Setting("`auto` places every layer: leave the other rules out".into()));
         }
+        let rules = words.into_iter().map(Rule::parse).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { rules, auto: Vec::new() })
     }
 
-    /// The layers of the model in order, cut so that each of so many devices holds about as many bytes of states and saved activations
-    /// as the others, and little passes between them. It depends on model, optimizer, batch and the number of devices, never on lines.
+    /// The layers of the model in order, cut so that each of so many devices of the CPU holds about as many bytes of states and saved
+    /// activations as the others, and little passes between them. It depends on model, optimizer, batch and devices, never on lines.
     pub fn auto(devices: usize) -> Result<Self, TrainError> {
         match devices {
-            1..=LogicalDevices::MOST => Ok(Self { rules: Vec::new(), auto: Some(devices) }),
+            1..=LogicalDevices::MOST => {
+                Ok(Self { rules: Vec::new(), auto: (0..devices).map(DeviceName::Cpu).collect() })
+            }
             _ => Err(TrainError::Setting(format!(
                 "layers are placed on 1 to {} devices",
                 LogicalDevices::MOST
@@ -74,36 +81,51 @@ impl Placement {
         }
     }
 
+    /// The same of a rule like `auto=cpu:0-3` or `auto=cuda:0,cpu`.
+    fn auto_on(rule: &str) -> Result<Self, TrainError> {
+        let list = rule.trim_start_matches("auto=");
+        let found = list.split(',').map(devices_of).collect::<Option<Vec<_>>>().map(|all| all.concat());
+        let distinct = |all: &Vec<DeviceName>| (1..all.len()).all(|at| !all[..at].contains(&all[at]));
+        let auto = found.filter(distinct).ok_or_else(|| {
+            let most = LogicalDevices::MOST - 1;
+            TrainError::Setting(format!(
+                "the rule `{rule}` names no devices: name them like auto=cpu:0-1, up to cpu:{most}, or auto=cuda:0,cpu"
+            ))
+        })?;
+        Ok(Self { rules: Vec::new(), auto })
+    }
+
     /// The device of a layer, if a rule matches it.
-    pub fn device(&self, layer: &str) -> Option<usize> {
+    pub fn device(&self, layer: &str) -> Option<DeviceName> {
         self.rules.iter().find(|rule| rule.matches(layer)).map(|rule| rule.device)
     }
 
-    /// How many devices there are, if the one with the highest number is the last.
-    pub fn devices(&self) -> usize {
-        if let Some(devices) = self.auto {
-            return devices;
-        }
-        self.rules.iter().map(|rule| rule.device + 1).max().unwrap_or(1)
+    /// The devices that it needs: those of the CPU up to the one with the highest number, then the others.
+    pub fn devices(&self) -> Vec<DeviceName> {
+        let named: BTreeSet<DeviceName> =
+            self.rules.iter().map(|rule| rule.device).chain(self.auto.iter().copied()).collect();
+        let last = named.iter().rev().find_map(|name| match name {
+            DeviceName::Cpu(number) => Some(*number),
+            DeviceName::Cuda(_) => None,
+        });
+        let processors = (0..last.map_or(0, |last| last + 1)).map(DeviceName::Cpu);
+        let others = named.iter().copied().filter(|name| !matches!(name, DeviceName::Cpu(_)));
+        processors.chain(others).collect()
     }
 }
 
-/// The number of devices of a rule like `auto` (two) or `auto=cpu:0-3`; `None` if it is another.
-fn auto_devices(rule: &str) -> Option<Result<usize, TrainError>> {
-    let rule = rule.trim();
-    if rule == "auto" {
-        return Some(Ok(2));
+/// A device, or several like `cpu:0-3`.
+fn devices_of(text: &str) -> Option<Vec<DeviceName>> {
+    let Some((first, last)) = text.split_once('-') else { return text.parse().ok().map(|name| vec![name]) };
+    let (first, last) = (first.parse().ok()?, last.rsplit(':').next()?.parse::<usize>().ok()?);
+    if last >= LogicalDevices::MOST {
+        return None;
     }
-    let last = rule.strip_prefix("auto=cpu:0-")?;
-    let last = last.strip_prefix("cpu:").unwrap_or(last);
-    let number = last.parse::<usize>().ok().filter(|&last| last < LogicalDevices::MOST);
-    let wrong = || {
-        let most = LogicalDevices::MOST - 1;
-        TrainError::Setting(format!(
-            "the rule `{rule}` names no devices: name them like auto=cpu:0-1, up to cpu:{most}"
-        ))
+    let all: Vec<DeviceName> = match first {
+        DeviceName::Cpu(first) => (first..=last).map(DeviceName::Cpu).collect(),
+        DeviceName::Cuda(first) => (first..=last).map(DeviceName::Cuda).collect(),
     };
-    Some(number.map(|last| last + 1).ok_or_else(wrong))
+    Some(all).filter(|all| !all.is_empty())
 }
 
 impl Rule {
@@ -113,18 +135,7 @@ impl Rule {
         let (pattern, device) = parts.ok_or_else(|| {
             wrong("is no LAYERS=DEVICE: name layers and a device, like block[0-5].*=cpu:0".into())
         })?;
-        let device = device.trim();
-        let number = device.strip_prefix("cpu:").and_then(|number| number.parse::<usize>().ok());
-        let device = number.filter(|&number| number < LogicalDevices::MOST).ok_or_else(|| {
-            let most = LogicalDevices::MOST - 1;
-            wrong(match device {
-                "cpu" => "names no logical device: name one, like cpu:0".into(),
-                _ if device.starts_with("cuda") || device.starts_with("gpu") => format!(
-                    "names `{device}`: layers are placed on logical devices of the processor, cpu:0, cpu:1 and so on"
-                ),
-                _ => format!("names `{device}`, which does not exist: the devices are cpu:0 to cpu:{most}"),
-            })
-        })?;
+        let device = device.trim().parse::<DeviceName>().map_err(wrong)?;
         let pattern = pattern.trim();
         // A layer is matched with everything inside it.
         let inside = pattern.strip_suffix(".*").or_else(|| pattern.strip_suffix("/*")).unwrap_or(pattern);
@@ -140,8 +151,13 @@ impl Rule {
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(devices) = self.auto {
-            return write!(f, "auto=cpu:0-{}", devices - 1);
+        let count = self.auto.len();
+        if count > 0 && self.auto.iter().copied().eq((0..count).map(DeviceName::Cpu)) {
+            return write!(f, "auto=cpu:0-{}", count - 1);
+        }
+        if count > 0 {
+            let names: Vec<String> = self.auto.iter().map(ToString::to_string).collect();
+            return write!(f, "auto={}", names.join(","));
         }
         let rules: Vec<&str> = self.rules.iter().map(|rule| rule.text.as_str()).collect();
         f.write_str(&rules.join(","))
@@ -187,8 +203,9 @@ impl Layers {
 
 impl Trainer {
     /// Puts the layers of the model on several devices, by name: each holds the parameters and the optimizer state of its layers, and computes
-    /// them, forward, backward and update; evaluation and prediction, too. Values pass between devices, so results have the bits of
-    /// one device. Each device has a line of its own ([`LogicalDevices::set_memory`]), which never changes where a layer is.
+    /// them, forward, backward and update; evaluation and prediction, too. Values pass between devices, so results on devices of one kind have
+    /// the bits of one device; on several kinds they depend on where layers are. Each device has a line of its own
+    /// ([`LogicalDevices::set_memory`]), which never changes where a layer is.
     ///
     /// What is no layer of the model, like `loss` and the norm of all gradients, `clip`, is where a rule puts it, or else where the first
     /// value that it reads is. A state that belongs to no layer is with the last one.
@@ -242,7 +259,7 @@ impl Trainer {
         let model = self.placed_model()?;
         let placing = Placing {
             devices: devices.len(),
-            layer: &|layer| model.placement.device(layer),
+            layer: &|layer| devices.index(model.placement.device(layer)?),
             state: &|name| model.state(name),
             other: model.last,
         };
@@ -279,12 +296,12 @@ impl Trainer {
             return Ok(model.clone());
         }
         let settled;
-        let placement = match placement.auto {
-            Some(count) => {
-                settled = self.cut_layers(count)?;
+        let placement = match &placement.auto[..] {
+            [] => placement.as_ref(),
+            names => {
+                settled = self.cut_layers(names)?;
                 &settled
             }
-            None => placement.as_ref(),
         };
         let wrong = |reason: String| Err(TrainError::Setting(reason));
         let Layers { names: layers, parameters, last } = self.layers()?;
@@ -293,10 +310,9 @@ impl Trainer {
         let others = training.nodes.iter().map(|node| node.layer.as_ref()).filter(|layer| !layer.is_empty());
         let all: Vec<&str> = layers.iter().map(String::as_str).chain(others).collect();
         for rule in &placement.rules {
-            if rule.device >= devices.len() {
-                let (last, device) = (name(devices.len() - 1), name(rule.device));
-                let text = &rule.text;
-                return wrong(format!("the rule `{text}` names {device}: the devices are cpu:0 to {last}"));
+            if devices.index(rule.device).is_none() {
+                let (text, device, all) = (&rule.text, rule.device, devices.in_words());
+                return wrong(format!("the rule `{text}` names {device}: the devices are {all}"));
             }
             if !all.iter().any(|layer| rule.matches(layer)) {
                 let pattern = rule.pattern.to_string();
@@ -318,27 +334,56 @@ impl Trainer {
                 if uncovered.len() == 1 { "is" } else { "are" }
             ));
         }
-        let used: Vec<usize> = all.iter().filter_map(|layer| placement.device(layer)).collect();
-        if let Some(empty) = (0..devices.len()).find(|device| !used.contains(device)) {
-            let (empty, count) = (name(empty), devices.len());
+        let used: Vec<DeviceName> = all.iter().filter_map(|layer| placement.device(layer)).collect();
+        if let Some(empty) = devices.names().find(|device| !used.contains(device)) {
+            let count = devices.len();
             return wrong(format!(
                 "no layer is on {empty} of {count} devices: place one there, or use fewer devices"
             ));
         }
-        let last = placement.device(&last).unwrap_or(0);
-        let device = |parameter: &String| placement.device(&layer_of(parameter)).unwrap_or(last);
+        let index = |layer: &str| devices.index(placement.device(layer)?);
+        let last = index(&last).unwrap_or(0);
+        let device = |parameter: &String| index(&layer_of(parameter)).unwrap_or(last);
         let states = parameters.iter().map(|parameter| (parameter.clone(), device(parameter))).collect();
         Ok(Rc::new(PlacedModel { placement: placement.clone(), states, last }))
     }
 
-    /// The layers of the model, cut for so many devices: a rule for each.
-    fn cut_layers(&self, devices: usize) -> Result<Placement, TrainError> {
+    /// The numerics of the device that a layer is on; where no rule says, what all devices have in common.
+    pub(super) fn layer_numerics(&self, layer: &str) -> Numerics {
+        let placed = match &self.replication {
+            Some(Replication::Placed { devices, model: Some(model), .. }) => Some((devices, model)),
+            _ => None,
+        };
+        let found = placed
+            .and_then(|(devices, model)| Some((devices, devices.index(model.placement.device(layer)?)?)));
+        found.map_or_else(|| self.numerics(), |(devices, at)| devices.executor(at).target().numerics())
+    }
+
+    /// What of the executor decides the bits of results; where layers are on different ones, for each rule that places some.
+    pub(crate) fn instructions(&self) -> String {
+        let own = self.chosen_executor().target().instructions();
+        let Some(Replication::Placed { devices, model: Some(model), .. }) = &self.replication else {
+            return own;
+        };
+        let of = |at: usize| devices.executor(at).target().instructions();
+        if (0..devices.len()).all(|at| of(at) == own) {
+            return own;
+        }
+        let rules = model.placement.rules.iter().filter_map(|rule| {
+            let instructions = of(devices.index(rule.device)?);
+            Some(format!("{} on {instructions}", rule.pattern))
+        });
+        rules.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The layers of the model, cut for these devices: a rule for each.
+    fn cut_layers(&self, devices: &[DeviceName]) -> Result<Placement, TrainError> {
         let forward =
             |model: Arc<dyn Model>| step::prediction_as(&self.policy, &self.numerics(), model.as_ref(), 1);
         let forward = self.shared_models().map(forward).collect::<Result<Vec<Graph>, _>>()?;
         let layers = LayerBytes::new(&forward, &self.training_step()?);
-        let cut = layers.cut(devices).ok_or_else(|| {
-            let count = layers.names.len();
+        let cut = layers.cut(devices.len()).ok_or_else(|| {
+            let (count, devices) = (layers.names.len(), devices.len());
             TrainError::Setting(format!(
                 "the model has {count} layers, too few for {devices} devices: use fewer"
             ))
@@ -360,7 +405,7 @@ impl Trainer {
             }
         }
         rules.sort_by_key(|(layer, _)| std::cmp::Reverse(layer.len()));
-        Placement::new(rules.into_iter().map(|(layer, device)| format!("{layer}=cpu:{device}")))
+        Placement::new(rules.into_iter().map(|(layer, at)| format!("{layer}={}", devices[at])))
     }
 
     /// The layers of the model and its variants.
@@ -412,7 +457,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_decides() {
         let placement = Placement::new(["block[0-2].*=cpu:0", "block3/dense=cpu:2", "*=cpu:1"]).unwrap();
-        for (layer, device) in [
+        for (layer, number) in [
             ("block0", 0),
             ("block2/attention", 0),
             ("block3", 1),
@@ -420,9 +465,13 @@ mod tests {
             ("block3/dense1", 1),
             ("block20", 1),
         ] {
-            assert_eq!(placement.device(layer), Some(device), "{layer}");
+            assert_eq!(placement.device(layer), Some(DeviceName::Cpu(number)), "{layer}");
         }
-        assert_eq!(placement.devices(), 3);
+        assert_eq!(placement.devices(), [0, 1, 2].map(DeviceName::Cpu));
+        let mixed = Placement::new(["a=cuda:1", "b=cpu:1", "*=CUDA:0"]).unwrap();
+        let all = [DeviceName::Cpu(0), DeviceName::Cpu(1), DeviceName::Cuda(0), DeviceName::Cuda(1)];
+        assert_eq!(mixed.devices(), all);
+        assert_eq!(Placement::new(["*=cuda:2"]).unwrap().devices(), [DeviceName::Cuda(2)]);
         assert_eq!(placement.to_string(), "block[0-2].*=cpu:0,block3/dense=cpu:2,*=cpu:1");
     }
 
@@ -431,12 +480,14 @@ mod tests {
         for (rule, words) in [
             ("conv1", "like block[0-5].*=cpu:0"),
             ("=cpu:0", "is no LAYERS=DEVICE"),
-            ("*=cpu", "name one, like cpu:0"),
-            ("*=cuda:0", "logical devices of the processor"),
+            ("*=cuda", "name one GPU, like cuda:0"),
+            ("*=cuda:first", "the GPUs, cuda:0 and so on"),
             ("*=tpu:0", "does not exist"),
             ("*=cpu:64", "the devices are cpu:0 to cpu:63"),
             ("auto=cpu:0-64", "like auto=cpu:0-1"),
             ("auto=cpu:0-", "like auto=cpu:0-1"),
+            ("auto=cpu,cpu", "like auto=cpu:0-1"),
+            ("auto=cuda", "or auto=cuda:0,cpu"),
         ] {
             let error = Placement::new([rule]).unwrap_err().to_string();
             assert!(error.contains(words), "no `{words}` in: {error}");
@@ -446,6 +497,12 @@ mod tests {
         assert!(both.contains("leave the other rules out"), "{both}");
         assert!(Placement::auto(0).is_err());
         assert_eq!(Placement::new(["auto"]).unwrap().to_string(), "auto=cpu:0-1");
+        // A command line separates rules by commas.
+        let apart = Placement::new(["auto=cuda:0", "cpu"]).unwrap();
+        assert_eq!(apart, Placement::new(["auto=cuda:0,cpu:0"]).unwrap());
+        assert_eq!(apart.to_string(), "auto=cuda:0,cpu:0");
+        let both = Placement::new(["auto=cuda:0", "*=cpu"]).unwrap_err().to_string();
+        assert!(both.contains("leave the other rules out"), "{both}");
     }
 
     #[test]

@@ -41,7 +41,9 @@ impl Candidates for Run<'_> {
     fn outside(&self, micro_batches: usize, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
         // With several devices in a process, these are entries of the process and not of a device.
         match self.trainer.replication {
-            Some(Replication::Logical { .. } | Replication::Placed { .. }) => Vec::new(),
+            Some(Replication::Logical { .. } | Replication::Placed { .. }) => {
+                self.trainer.exchange_entry(graphs).into_iter().collect()
+            }
             _ => self.trainer.outside_entries(self.data, micro_batches, graphs),
         }
     }

@@ -3,20 +3,27 @@
 //! Every device has the same number of micro-batches, because all of them work on each: the one that needs most
 //! decides. Beside that, devices are planned one by one.
 
-use super::devices::name;
-use super::{BatchKind, BatchType, LogicalDevices, Replication, Trainer, TrainingPlan};
+use super::{BatchKind, BatchType, DeviceName, LogicalDevices, Replication, Trainer, TrainingPlan};
 use crate::memory::{Tag, tagged, thread_bytes};
 use crate::{Monitor, TrainError};
 use plimsoll_data::Dataset;
 use plimsoll_graph::op::Norm;
 use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_nn::step;
-use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, Whole, sheet, verify};
+use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, Space, Whole, sheet, verify};
 use plimsoll_transform::{
     OwnedState, Reduction, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch,
     fetch_parameters, optimize, owned_states, replicate,
 };
 use std::sync::Arc;
+
+/// What a process takes if only the lines of its devices hold.
+struct Unlimited {
+    /// Beside the devices that share what its line leaves.
+    outside: usize,
+    /// What each of those takes.
+    each: Vec<usize>,
+}
 
 /// How often devices without lines of their own are planned under a lower one, because the process as a whole was over its line.
 const TRIALS: usize = 6;
@@ -124,20 +131,23 @@ impl Trainer {
     fn plan_logical(&self, data: &Dataset) -> Result<TrainingPlan, TrainError> {
         let devices = self.logical_devices()?;
         devices.begin_use();
-        let shared = (0..devices.len()).filter(|&device| devices.line(device).is_none());
+        // An accelerator's line is of its own memory: what it takes of the host's has none.
+        let shared = (0..devices.len()).filter(|&at| devices.line(at).is_none() || devices.is_apart(at));
         let shared: Vec<usize> = shared.collect();
         // None has a line at first; then equal ones, and less where the rest of the process takes more.
-        let (mut share, mut outside) = (usize::MAX, None);
+        let (mut share, mut whole) = (usize::MAX, None);
         let mut trials = 0..TRIALS;
         loop {
             let plans = match tagged(Tag::Planning, || self.plan_devices(data, share)) {
                 Err(TrainError::Plan(PlanError::Infeasible(short))) if short.sheet.device.is_none() => {
-                    return Err(self.short_of_shares(*short, shared.len(), outside.unwrap_or(0)));
+                    return Err(self.short_of_shares(*short, whole.as_ref()));
                 }
                 plans => plans?,
             };
             let heap: usize =
                 plans.iter().map(|plans| sheet::process_heap(0, std::slice::from_ref(plans)).bytes).sum();
+            let bytes = |at: &usize| plans[*at].sheet.host_total_and_line().0;
+            let each: Vec<usize> = shared.iter().map(bytes).collect();
             let short = match self.process_plan(data, plans) {
                 Err(TrainError::Plan(PlanError::Infeasible(short))) if !shared.is_empty() => short,
                 found => return found,
@@ -146,19 +156,22 @@ impl Trainer {
                 return Err(TrainError::Plan(PlanError::Infeasible(short)));
             }
             let less = share.saturating_sub(short.missing_bytes.div_ceil(shared.len()));
-            let rest = *outside.get_or_insert_with(|| {
-                let rows = &short.sheet.devices;
-                let devices: usize = shared.iter().map(|&device| rows[device].total_bytes).sum();
+            let Unlimited { outside, each } = whole.get_or_insert_with(|| {
+                let total = short.sheet.host_total_and_line().0;
                 // Plans with rematerialized runs and transfers are longer.
-                short.sheet.total_bytes.saturating_sub(devices) + heap / 8
+                Unlimited { outside: total.saturating_sub(each.iter().sum()) + heap / 8, each }
             });
-            share = less.min(self.line_bytes.saturating_sub(rest) / shared.len());
+            share = less.min(equal_share(each, self.line_bytes.saturating_sub(*outside)));
         }
     }
 
-    /// Devices without lines of their own have equal shares of what the process's line leaves: what one misses, all miss.
-    fn short_of_shares(&self, short: Infeasible, shares: usize, outside: usize) -> TrainError {
-        let needed_bytes = outside.saturating_add(short.needed_bytes.saturating_mul(shares));
+    /// Devices without lines of their own have equal shares of what the process's line leaves, if they need as much: what one misses, all
+    /// miss that do.
+    fn short_of_shares(&self, short: Infeasible, whole: Option<&Unlimited>) -> TrainError {
+        let needed_bytes = whole.map_or(short.needed_bytes, |whole| {
+            let each = whole.each.iter().map(|&bytes| bytes.min(short.needed_bytes));
+            each.fold(whole.outside, usize::saturating_add)
+        });
         let (line_bytes, missing_bytes) = (self.line_bytes, needed_bytes.saturating_sub(self.line_bytes));
         TrainError::Plan(PlanError::Infeasible(Box::new(Infeasible {
             line_bytes,
@@ -170,6 +183,13 @@ impl Trainer {
 
     /// Refuses runs whose replicas would not be one device's.
     pub(super) fn check_replicas(&self) -> Result<(), TrainError> {
+        if let Some(Replication::Logical { devices, .. }) = &self.replication
+            && let Some(other) = devices.names().find(|name| !matches!(name, DeviceName::Cpu(_)))
+        {
+            return Err(TrainError::Setting(format!(
+                "replicas are on devices of the processor, not on {other}: leave it out, or place layers on it"
+            )));
+        }
         if self.shard != Shard::None && matches!(self.replication, Some(Replication::Logical { .. })) {
             return Err(TrainError::Setting(
                 "states are sharded over processes, not over the devices of one: use ranks, or leave sharding out".into(),
@@ -256,8 +276,11 @@ impl Trainer {
             heap_bytes: None,
             ..self.clone()
         };
-        let kinds = self.kinds_of_device(device);
-        own.line(line.unwrap_or(share)).kinds(&kinds)
+        let own = own.kinds(&self.kinds_of_device(device));
+        match own.computes_on_device() {
+            true => own.line(share).device_line(line.unwrap_or(usize::MAX)),
+            false => own.line(line.unwrap_or(share)),
+        }
     }
 
     /// The plans of every device, in one number of micro-batches. Of devices with equal lines that are too low, the error is that
@@ -267,12 +290,15 @@ impl Trainer {
         let plan = |device: usize, micro_batches: Option<usize>| {
             let trainer = self.on_device(device, share);
             let trainer = Self { micro_batches: micro_batches.or(trainer.micro_batches), ..trainer };
-            let chooser = &mut Chooser::new(trainer.line_bytes, trainer.line_bytes);
+            let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
             let mut plans = trainer.plan_under(data, chooser);
-            let own = devices.line(device).map(|_| name(device));
+            let name = Some(devices.name(device).to_string());
             match &mut plans {
-                Ok(plans) => plans.sheet.device = Some(name(device)),
-                Err(TrainError::Plan(PlanError::Infeasible(short))) => short.sheet.device = own,
+                Ok(plans) => plans.sheet.device = name,
+                Err(TrainError::Plan(PlanError::Infeasible(short))) => {
+                    let own = devices.line(device).is_some() && short.space == Space::Computing;
+                    short.sheet.device = name.filter(|_| own);
+                }
                 Err(_) => {}
             }
             plans
@@ -304,8 +330,9 @@ impl Trainer {
 
     /// The plan of the whole process: the first device's, with the others and everything else outside its arena.
     fn process_plan(&self, data: &Dataset, plans: Vec<PlanSet>) -> Result<TrainingPlan, TrainError> {
+        let devices = self.logical_devices()?;
         let row = |(device, plans): (usize, &PlanSet)| DeviceRow {
-            name: name(device),
+            name: devices.name(device).to_string(),
             arena_bytes: plans.arena_bytes,
             total_bytes: plans.sheet.total_bytes,
             line_bytes: plans.sheet.line_bytes,
@@ -331,10 +358,13 @@ impl Trainer {
             Entry::new("device threads", threads * thread_bytes(), how)
         }));
         let heap = self.heap_bytes.map(|heap| sheet::process_heap(heap, &plans));
-        let devices = rows.iter().skip(1).map(|row| {
-            Entry::new(row.name.clone(), row.total_bytes, "the arena of the device, with what belongs to it")
+        let others = plans.iter().skip(1).map(|plans| match &plans.sheet.host {
+            Some(host) => (host.total_bytes, "what the device takes of host memory"),
+            None => (plans.sheet.total_bytes, "the arena of the device, with what belongs to it"),
         });
-        let entries: Vec<Entry> = outside.into_iter().chain(heap).chain(devices).collect();
+        let others =
+            rows.iter().skip(1).zip(others).map(|(row, (bytes, note))| Entry::new(&row.name, bytes, note));
+        let entries: Vec<Entry> = outside.into_iter().chain(heap).chain(others).collect();
         let mut plans = plans.into_iter();
         let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;
         let others: Vec<PlanSet> = plans.collect();
@@ -350,7 +380,10 @@ impl Trainer {
         entries.into_iter().for_each(|entry| first.sheet.add_outside(entry));
         first.sheet.device = None;
         first.sheet.devices = rows;
-        first.sheet.line_bytes = self.line_bytes;
+        match &mut first.sheet.host {
+            Some(host) => host.line_bytes = self.line_bytes,
+            None => first.sheet.line_bytes = self.line_bytes,
+        }
         let planning =
             self.heap_bytes.and_then(|_| sheet::process_planning(&first, &others, self.declared_bytes()));
         planning.into_iter().for_each(|entry| first.sheet.add_outside(entry));
@@ -366,7 +399,36 @@ impl Trainer {
     }
 }
 
+/// The largest equal share of some bytes that devices may have of which each needs so many at most.
+fn equal_share(each: &[usize], bytes: usize) -> usize {
+    let mut needs = each.to_vec();
+    needs.sort_unstable();
+    let mut left = bytes;
+    for (at, &need) in needs.iter().enumerate() {
+        let share = left / (needs.len() - at);
+        if need > share {
+            return share;
+        }
+        left -= need;
+    }
+    usize::MAX
+}
+
 /// Micro-batches of the training step.
 fn micro_batches(plans: &PlanSet) -> usize {
     plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::equal_share;
+
+    #[test]
+    fn what_a_device_does_not_need_is_left_to_the_others() {
+        assert_eq!(equal_share(&[50, 50], 80), 40);
+        assert_eq!(equal_share(&[10, 100], 80), 70);
+        assert_eq!(equal_share(&[100, 0, 100], 80), 40);
+        assert_eq!(equal_share(&[10, 20], 30), usize::MAX);
+        assert_eq!(equal_share(&[10, 20], 0), 0);
+    }
 }

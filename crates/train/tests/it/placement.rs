@@ -12,7 +12,7 @@ use plimsoll_nn::{AdamW, Clip, Dense, Dropout, Model, Policy, Precision, Recipe,
 use plimsoll_plan::{Executor, PlanError, Size, check_passes};
 use plimsoll_testing::Scratch;
 use plimsoll_train::{
-    LogicalDevices, Placement, Reduction, Session, Shard, TrainError, Trainer, TrainingPlan,
+    DeviceName, LogicalDevices, Placement, Reduction, Session, Shard, TrainError, Trainer, TrainingPlan,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -41,7 +41,7 @@ fn trainer(model: impl Model + 'static, precision: Precision, batch: usize) -> T
 
 fn placed(trainer: Trainer, rules: &[&str]) -> Trainer {
     let placement = Placement::new(rules).unwrap();
-    let devices = LogicalDevices::cpu(placement.devices(), 1).unwrap();
+    let devices = LogicalDevices::cpu(placement.devices().len(), 1).unwrap();
     trainer.place(&devices, placement)
 }
 
@@ -187,7 +187,7 @@ fn each_device_holds_its_own_layers_under_its_own_line() {
     }
     let line = of(&free, 1).sheet.total_bytes * 9 / 10;
     let devices = LogicalDevices::cpu(2, 1).unwrap();
-    devices.set_memory(1, Size::Bytes(line)).unwrap();
+    devices.set_memory("cpu:1", Size::Bytes(line)).unwrap();
     let low = run().place(&devices, Placement::new(rules).unwrap()).plan(&data).unwrap();
     let again: Vec<usize> = low.devices().map(|set| set.plans[0].rematerialized().count()).collect();
     assert!(again[0] == 0 && again[1] > 0, "{again:?}");
@@ -198,7 +198,7 @@ fn each_device_holds_its_own_layers_under_its_own_line() {
     let (one, names) = one(run(), &data);
     assert!(bits(&mut low.start().unwrap(), &names) == one);
     let devices = LogicalDevices::cpu(2, 1).unwrap();
-    devices.set_memory(1, Size::Bytes(1 << 10)).unwrap();
+    devices.set_memory("cpu:1", Size::Bytes(1 << 10)).unwrap();
     let short = run().place(&devices, Placement::new(rules).unwrap()).plan(&data);
     let Err(TrainError::Plan(PlanError::Infeasible(short))) = short else { panic!("it fits") };
     assert_eq!(short.sheet.device.as_deref(), Some("cpu:1"));
@@ -213,21 +213,26 @@ fn an_automatic_placement_is_even_and_does_not_depend_on_lines() {
     let on = |devices: &LogicalDevices| run().place(devices, auto());
     let free = on(&LogicalDevices::cpu(3, 1).unwrap());
     let rules = free.placement().unwrap().unwrap();
-    let found: Vec<usize> = (0..12).map(|i| rules.device(&format!("dense{i}")).unwrap()).collect();
-    assert!(found.is_sorted() && found[0] == 0 && rules.device("head") == Some(2), "{rules}");
+    let found: Vec<DeviceName> = (0..12).map(|i| rules.device(&format!("dense{i}")).unwrap()).collect();
+    let ends = [found[0], rules.device("head").unwrap()];
+    assert!(found.is_sorted() && ends == [0, 2].map(DeviceName::Cpu), "{rules}");
     assert_eq!(Placement::new(rules.to_string().split(',')).unwrap(), rules);
     let free = free.plan(&data).unwrap();
     let arenas: Vec<usize> = free.devices().map(|device| device.arena_bytes).collect();
     let whole = run().threads(1).plan(&data).unwrap().arena_bytes;
     assert!(arenas.iter().all(|&arena| arena * 2 < whole), "{arenas:?} of {whole}");
     let low = LogicalDevices::cpu(3, 2).unwrap();
-    low.set_memory(0, Size::Bytes(free.devices().next().unwrap().sheet.total_bytes * 9 / 10)).unwrap();
+    low.set_memory("cpu:0", Size::Bytes(free.devices().next().unwrap().sheet.total_bytes * 9 / 10)).unwrap();
     assert_eq!(on(&low).placement().unwrap(), Some(rules));
     // The first two layers hold almost everything: shares are of bytes, not of layers.
     let uneven = trainer(mlp_of(&[20], &[512, 512, 8, 8, 8, 8, 8, 8, 8, 8], 5), Precision::F32, 64);
     let uneven = uneven.place(&LogicalDevices::cpu(2, 1).unwrap(), Placement::auto(2).unwrap());
     let rules = uneven.placement().unwrap().unwrap();
-    assert_eq!([2, 5].map(|i| rules.device(&format!("dense{i}"))), [Some(0), Some(1)], "{rules}");
+    assert_eq!(
+        [2, 5].map(|i| rules.device(&format!("dense{i}"))),
+        [0, 1].map(|at| Some(DeviceName::Cpu(at))),
+        "{rules}"
+    );
     let few = trainer(mlp_of(&[20], &[], 5), Precision::F32, 64);
     let error = few.place(&LogicalDevices::cpu(9, 1).unwrap(), Placement::auto(9).unwrap()).placement();
     assert!(error.unwrap_err().to_string().contains("too few for 9 devices"));
@@ -372,7 +377,7 @@ fn mistakes_are_told_before_anything_runs() {
     refused(placed(run(), &["dense*=cpu:0", "*=cpu:2"]), &["no layer is on cpu:1 of 3 devices"]);
     let few = LogicalDevices::cpu(2, 1).unwrap();
     let three = Placement::new(["dense0=cpu:2", "*=cpu:0"]).unwrap();
-    refused(run().place(&few, three), &["names cpu:2", "cpu:0 to cpu:1"]);
+    refused(run().place(&few, three), &["names cpu:2", "the devices are cpu:0, cpu:1"]);
     let rules = ["dense0=cpu:0", "*=cpu:1"];
     refused(placed(run().shard(Shard::Optimizer), &rules), &["use ranks"]);
     refused(placed(run().reduction(Reduction::Fast), &rules), &["leave the reduction out"]);

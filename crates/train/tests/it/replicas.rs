@@ -119,7 +119,7 @@ fn batch_norm_under_a_low_line_has_the_bits_of_one_device() {
     // Each device has another plan: they still meet in the same order.
     for (device, part) in [(1, 90), (2, 84)] {
         let line = free.devices().nth(device).unwrap().sheet.total_bytes * part / 100;
-        devices.set_memory(device, plimsoll_plan::Size::Bytes(line)).unwrap();
+        devices.set_memory(&format!("cpu:{device}"), plimsoll_plan::Size::Bytes(line)).unwrap();
     }
     let plan = run().line(usize::MAX).replicas(&devices).plan(&data).unwrap();
     let again: Vec<usize> = plan.devices().map(|set| set.plans[0].rematerialized().count()).collect();
@@ -158,7 +158,7 @@ fn a_low_line_on_one_device_changes_its_plan_and_no_bit() {
     let free = run().line(usize::MAX).replicas(&devices).plan(&data).unwrap();
     let line = free.devices().nth(1).unwrap().sheet.total_bytes * 9 / 10;
     let devices = LogicalDevices::cpu(2, 1).unwrap();
-    devices.set_memory(1, plimsoll_plan::Size::Bytes(line)).unwrap();
+    devices.set_memory("cpu:1", plimsoll_plan::Size::Bytes(line)).unwrap();
     let plan = run().line(usize::MAX).replicas(&devices).plan(&data).unwrap();
     let again: Vec<usize> = plan.devices().map(|set| set.plans[0].rematerialized().count()).collect();
     assert!(again[0] == 0 && again[1] > 0, "{again:?}");
@@ -178,7 +178,7 @@ fn the_device_that_needs_most_micro_batches_decides() {
     let free = run().replicas(&LogicalDevices::cpu(2, 1).unwrap()).plan(&data).unwrap();
     let devices = LogicalDevices::cpu(2, 1).unwrap();
     let line = free.devices().nth(1).unwrap().sheet.total_bytes * 2 / 3;
-    devices.set_memory(1, plimsoll_plan::Size::Bytes(line)).unwrap();
+    devices.set_memory("cpu:1", plimsoll_plan::Size::Bytes(line)).unwrap();
     let plan = run().replicas(&devices).plan(&data).unwrap();
     let counts: Vec<usize> = plan.devices().map(|set| set.plans[0].graph.micro_batches).collect();
     assert!(counts[0] == counts[1] && counts[0] > 1, "{counts:?}");
@@ -217,10 +217,10 @@ fn mistakes_are_told_before_anything_runs() {
     assert!(error.contains("the statistics of the whole batch"), "{error}");
     refused(trainer(deep(2), Precision::F32, 64).shard(Shard::Optimizer).replicas(&two()), "use ranks");
     let devices = two();
-    assert!(devices.set_memory(2, plimsoll_plan::MiB(1)).is_err());
-    devices.set_memory(0, plimsoll_plan::Size::Bytes(1 << 10)).unwrap();
+    assert!(devices.set_memory("cpu:2", plimsoll_plan::MiB(1)).is_err());
+    devices.set_memory("cpu:0", plimsoll_plan::Size::Bytes(1 << 10)).unwrap();
     refused(trainer(deep(2), Precision::F32, 64).replicas(&devices), "the line of cpu:0");
-    let late = devices.set_memory(0, plimsoll_plan::MiB(64)).err().unwrap().to_string();
+    let late = devices.set_memory("cpu:0", plimsoll_plan::MiB(64)).err().unwrap().to_string();
     assert!(late.contains("before the first plan"), "{late}");
 }
 

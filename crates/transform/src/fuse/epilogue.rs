@@ -2,9 +2,10 @@
 
 use super::uses;
 use super::widening::stored;
+use crate::LayerNumerics;
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::{Binary, Conv, Elementwise, Epilogue, Unary};
-use plimsoll_graph::{Epilogues, Graph, GraphError, Node, Op, ValueId};
+use plimsoll_graph::{Graph, GraphError, Node, Op, ValueId};
 use plimsoll_tensor::DType;
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 /// would read.
 type Waiting<'g> = BTreeMap<ValueId, (Op, Vec<ValueId>, &'g Node)>;
 
-pub(super) fn fuse(graph: &Graph, allowed: Epilogues) -> Result<Graph, GraphError> {
+pub(super) fn fuse(graph: &Graph, numerics: &LayerNumerics<'_>) -> Result<Graph, GraphError> {
     let uses = uses(graph);
     let mut r = Rewriter::new(graph);
     let mut waiting = Waiting::new();
@@ -23,7 +24,7 @@ pub(super) fn fuse(graph: &Graph, allowed: Epilogues) -> Result<Graph, GraphErro
         Ok(())
     };
     for node in &graph.nodes {
-        let extended = extend(graph, allowed, &r, &waiting, node);
+        let extended = extend(graph, numerics, &r, &waiting, node);
         if let Some((from, op, inputs)) = extended {
             let (_, _, product) = waiting.remove(&from).expect("found above");
             if op_may_wait(&op) && uses[node.outputs[0].index()] == 1 {
@@ -82,14 +83,15 @@ fn op_may_wait(op: &Op) -> bool {
 /// A waiting product extended by this node: (the value it was waiting under, its new op and inputs).
 fn extend(
     graph: &Graph,
-    allowed: Epilogues,
+    numerics: &LayerNumerics<'_>,
     r: &Rewriter<'_>,
     waiting: &Waiting<'_>,
     node: &Node,
 ) -> Option<(ValueId, Op, Vec<ValueId>)> {
     let Op::Elementwise(elementwise) = &node.op else { return None };
     let from = *node.inputs.iter().find(|v| waiting.contains_key(v))?;
-    let (op, inputs, _) = &waiting[&from];
+    let (op, inputs, product) = &waiting[&from];
+    let allowed = numerics(&product.layer).epilogues;
     let (epilogue, output) = epilogue_of(op)?;
     let operands = r.builder.ty(inputs[0]).dtype;
     match elementwise {

@@ -1,9 +1,10 @@
 //! The loss of a linear layer and its gradients as one op, so that the logits are computed once.
 
 use super::uses;
+use crate::LayerNumerics;
 use crate::rewriter::Rewriter;
 use plimsoll_graph::op::Loss;
-use plimsoll_graph::{Graph, GraphError, JoinedLoss, Node, NodeId, Op, Origin, ValueId};
+use plimsoll_graph::{Graph, GraphError, Node, NodeId, Op, Origin, ValueId};
 use std::collections::BTreeSet;
 
 /// A loss, and the gradients that read what it saves.
@@ -14,8 +15,8 @@ struct Pair {
     before: Vec<NodeId>,
 }
 
-pub(super) fn fuse(graph: Graph, joined: JoinedLoss) -> Result<Graph, GraphError> {
-    let pairs = pairs(&graph, joined);
+pub(super) fn fuse(graph: Graph, numerics: &LayerNumerics<'_>) -> Result<Graph, GraphError> {
+    let pairs = pairs(&graph, numerics);
     if pairs.is_empty() {
         return Ok(graph);
     }
@@ -53,7 +54,7 @@ fn join(r: &mut Rewriter<'_>, loss: &Node, gradient: &Node) -> Result<(), GraphE
 }
 
 /// The pairs to join: the loss's row sums are for these gradients alone, and their factor does not depend on the loss.
-fn pairs(graph: &Graph, joined: JoinedLoss) -> Vec<Pair> {
+fn pairs(graph: &Graph, numerics: &LayerNumerics<'_>) -> Vec<Pair> {
     let uses = uses(graph);
     let mut pairs = Vec::new();
     for gradient in graph.node_ids() {
@@ -65,7 +66,7 @@ fn pairs(graph: &Graph, joined: JoinedLoss) -> Vec<Pair> {
         let forward = graph.node(loss);
         let same = matches!(forward.op, Op::Loss(Loss::LinearCrossEntropy { .. }))
             && forward.accumulate.is_empty()
-            && joined.includes(graph.ty(forward.inputs[0]).dtype)
+            && numerics(&forward.layer).loss_with_gradient.includes(graph.ty(forward.inputs[0]).dtype)
             && Equal::default().all(graph, &forward.inputs, &node.inputs[..4])
             && uses[forward.outputs[1].index()] == 1;
         if same && let Some(before) = ancestors(graph, node.inputs[5], loss) {

@@ -12,17 +12,18 @@ mod loss;
 mod region;
 mod widening;
 
+use crate::LayerNumerics;
 use crate::rewriter::drop_dead;
 use plimsoll_graph::op::Elementwise;
-use plimsoll_graph::{Graph, GraphError, Node, Numerics, Op};
+use plimsoll_graph::{Graph, GraphError, Node, Op};
 
 /// Fuses elementwise ops over one shape into regions, bias, relu and the rounding to a 16-bit float into the product or
 /// convolution before them as far as the target's epilogues go, the widening of one into the sum after it, and a linear layer's
 /// loss with its gradients. Every value keeps its rounding, so the numbers stay the same to the bit.
-pub fn fuse(graph: Graph, numerics: &Numerics) -> Result<Graph, GraphError> {
-    let mut fused = epilogue::fuse(&graph, numerics.epilogues)?;
+pub fn fuse(graph: Graph, numerics: &LayerNumerics<'_>) -> Result<Graph, GraphError> {
+    let mut fused = epilogue::fuse(&graph, numerics)?;
     drop(graph);
-    fused = loss::fuse(fused, numerics.loss_with_gradient)?;
+    fused = loss::fuse(fused, numerics)?;
     if fused.value_ids().any(|v| fused.ty(v).dtype.is_low()) {
         fused = widening::fuse(&fused)?;
         // Casts whose readers now read what is stored are dead.
