@@ -139,17 +139,13 @@ impl Session {
             )));
         }
         let plans = Arc::new(plans);
-        let micro_batches = plans.plans.iter().map(|p| p.graph.micro_batches).max().unwrap_or(1);
-        let declared = trainer.batch_types(&data, micro_batches);
         let parts: Vec<Arc<PlanSet>> = match trainer.is_placed() {
             true => std::iter::once(&plans).chain(others).cloned().collect(),
             false => vec![plans.clone()],
         };
         let mut whole = Whole::new(parts.iter().map(Arc::as_ref));
         trainer.sort_states(&mut whole)?;
-        if declared.len() != whole.plans.len() {
-            return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
-        }
+        let declared = trainer.planned_types(&data, whole.plans.iter().map(|plan| plan.name.as_str()))?;
         let batch_plans: Vec<BatchPlan> = (declared.iter().zip(&whole.plans))
             .map(|(&batch, plan)| BatchPlan::new(&trainer, plan, batch))
             .collect::<Result<_, _>>()?;
@@ -334,7 +330,7 @@ fn prepare(
         }
         _ => {
             let (executor, plans_of) = (trainer.chosen_executor(), plans.clone());
-            return Ok(match trainer.connection(data, plans, owned) {
+            return Ok(match trainer.connection(data, plans, owned)? {
                 Some(connection) => executor.prepare_connected(plans_of, connection)?,
                 None => executor.prepare(plans_of)?,
             });

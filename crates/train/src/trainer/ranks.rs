@@ -139,10 +139,9 @@ impl Trainer {
         data: &Dataset,
         plans: &PlanSet,
         owned: &[OwnedState],
-    ) -> Option<Connection> {
-        let ranks = self.connected()?;
-        let micro_batches = plans.plans.iter().map(|plan| plan.graph.micro_batches).max().unwrap_or(1);
-        let types = self.batch_types(data, micro_batches);
+    ) -> Result<Option<Connection>, TrainError> {
+        let Some(ranks) = self.connected() else { return Ok(None) };
+        let types = self.planned_types(data, plans.plans.iter().map(|plan| plan.name.as_str()))?;
         let part = |(batch, plan): (&BatchType, &ExecutionPlan)| {
             let own = self.own_rows(batch.examples, plan.graph.micro_batches);
             (batch.kind == BatchKind::Train).then(|| BatchPart { first: own.first, stride: own.stride })
@@ -152,11 +151,8 @@ impl Trainer {
             [] => Vec::new(),
             _ => plans.states.iter().map(|state| of(&state.name).map(|state| state.owner)).collect(),
         };
-        Some(Connection {
-            transport: ranks.clone(),
-            parts: types.iter().zip(&plans.plans).map(part).collect(),
-            owners,
-        })
+        let parts = types.iter().zip(&plans.plans).map(part).collect();
+        Ok(Some(Connection { transport: ranks.clone(), parts, owners }))
     }
 
     /// The rows of a training batch that this process takes, in so many micro-batches.

@@ -3,8 +3,9 @@
 use crate::ranks::{bits, examples, on_ranks, trainer};
 use plimsoll_data::{Buckets, Dataset, Field, OwnRows, Pipeline, Record, Schema, Synthetic, SyntheticSpec};
 use plimsoll_graph::{GraphError, ValueId};
-use plimsoll_nn::zoo::mlp_of;
-use plimsoll_nn::{CrossEntropy, Dense, Embedding, Layer, Model, Net, Precision, Sequential, WithLoss};
+use plimsoll_nn::{
+    Activation, CrossEntropy, Dense, Dropout, Embedding, Layer, Model, Net, Precision, Sequential, WithLoss,
+};
 use plimsoll_plan::MiB;
 use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD};
 use plimsoll_train::{TrainError, Trainer};
@@ -13,8 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 const CLASSES: i32 = 5;
 
+/// With dropout, whose random numbers are those of an example's number.
 fn mlp() -> Sequential {
-    mlp_of(&[20], &[32, 32], CLASSES as usize)
+    let hidden = Sequential::classifier([20], CLASSES as usize).push(Dense::new(32)).push(Activation::Relu);
+    hidden.push(Dropout::new(0.3)).push(Dense::new(CLASSES as usize))
 }
 
 fn mlp_schema() -> Schema {
@@ -164,9 +167,15 @@ fn batches_of_buckets_have_the_bits_of_one_process() {
 
 #[test]
 fn remainders_in_more_micro_batches_than_a_full_batch_have_the_bits_of_one_process() {
-    check("remainder", true, &[(2, 3)], |made| {
-        (trainer(mlp(), Precision::F32, 576), by_index(576 + 320, made, |_, label| label))
-    });
+    // Three micro-batches of 192 examples, and seven of 64.
+    let run = |made: &Arc<AtomicUsize>| {
+        (trainer(mlp(), Precision::F32, 576), by_index(576 + 448, made, |_, label| label))
+    };
+    check("remainder", true, &[(2, 3)], run);
+    let (alone, data) = run(&Arc::default());
+    let split = alone.clone().micro_batches(3).plan(&data).unwrap();
+    assert_eq!(split.plans[..2].iter().map(|plan| plan.graph.micro_batches).collect::<Vec<_>>(), [3, 7]);
+    assert!(bits(&mut split.start().unwrap()) == bits(&mut alone.plan(&data).unwrap().start().unwrap()));
 }
 
 #[test]
@@ -178,9 +187,9 @@ fn what_one_rank_cannot_read_or_refuses_ends_all_by_name() {
             session.fit().unwrap_err()
         })
     };
-    let made = || Arc::new(AtomicUsize::new(0));
     // Position 100 of the second batch, whose 64 rows from 64 on are the second rank's.
-    let label = errors(|| by_index(384, &made(), |number, label| if number == 292 { 9 } else { label }));
+    let label =
+        errors(|| by_index(384, &Arc::default(), |number, label| if number == 292 { 9 } else { label }));
     assert_eq!(label[1].to_string(), "label 9 at place 100 of the batch is not in 0..5");
     for rank in [0, 2] {
         assert_eq!(label[rank].to_string(), "rank 1: label 9 at place 100 of the batch is not in 0..5");
@@ -201,7 +210,7 @@ fn what_one_rank_cannot_read_or_refuses_ends_all_by_name() {
 
 #[test]
 fn the_load_sheet_has_own_rows_alone_or_says_why_not() {
-    let run = || trainer(mlp(), Precision::F32, 384).memory(MiB(512));
+    let run = || trainer(mlp(), Precision::F32, 384).micro_batches(1).memory(MiB(512));
     let data = |skipped: u64| {
         let mut data = examples(&mlp(), 768);
         data.train = data.train.workers(1).prefetch(2);
@@ -219,15 +228,17 @@ fn the_load_sheet_has_own_rows_alone_or_says_why_not() {
     };
     let (alone, third) = (sheets(1, 0), sheets(3, 0));
     let row = 20 * 4 + 4;
+    // Ranks evaluate smaller batches.
+    let whole = alone[0].0 - (384 - 128) * row;
     // Three batches of 128 rows instead of 384, and labels, two weights and a number for each.
     let less = 3 * (384 - 128) * row + (384 - 128) * (4 + 8 + 4);
     for rank in &third {
-        assert_eq!(*rank, (alone[0].0 - less, 0, false));
+        assert_eq!(*rank, (whole - less, 0, false));
     }
     // What the pipeline of a rank states is what it takes.
     let own = data(0).train.batch(384).own_rows(|examples| OwnRows { first: 0, rows: 128, stride: examples });
     assert_eq!(own.batch_bytes(), 128 * row);
     for rank in sheets(3, 1) {
-        assert_eq!(rank, (alone[0].0, 0, true));
+        assert_eq!(rank, (whole, 0, true));
     }
 }
