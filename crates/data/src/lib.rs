@@ -33,7 +33,7 @@ mod source;
 mod stream;
 mod transforms;
 
-pub use crate::core::batch::{Batch, Cursor};
+pub use crate::core::batch::{Batch, Cursor, OwnRows};
 pub use crate::core::dataset::Dataset;
 pub use crate::core::error::DataError;
 pub use crate::core::guard::is_guarded;

@@ -16,8 +16,8 @@ use crate::stream::in_order::InOrder;
 use crate::stream::verbs::{Verb, Verbed};
 use crate::transforms::stage::Step;
 use crate::{
-    Batches, Cursor, DataError, InputPreparation, Prefetch, Preparation, Record, Schema, Source, Streamed,
-    Workers,
+    Batches, Cursor, DataError, InputPreparation, OwnRows, Prefetch, Preparation, Record, Schema, Source,
+    Streamed, Workers,
 };
 use buckets::Bucketing;
 use std::sync::Arc;
@@ -66,6 +66,8 @@ pub struct Pipeline {
     shuffled: bool,
     pub(crate) cache_bytes: usize,
     pub(crate) buckets: Option<Arc<Bucketing>>,
+    /// The rows that it reads of a full batch and of the last one, by their examples.
+    pub(crate) own: Option<[(usize, OwnRows); 2]>,
     preparation: Option<Arc<Preparation>>,
 }
 
@@ -125,6 +127,7 @@ impl Pipeline {
             shuffled: false,
             cache_bytes: 0,
             buckets: None,
+            own: None,
             preparation: None,
         }
     }
@@ -210,7 +213,49 @@ impl Pipeline {
 
     /// Sets the records of a batch; the last batch of an epoch may have fewer.
     pub fn batch(&self, records: usize) -> Self {
-        Self { batch: records, ..self.clone() }
+        Self { batch: records, own: None, ..self.clone() }
+    }
+
+    /// Reads only some rows of each batch, where other processes read the others: `of` tells which rows of a batch of so many examples.
+    /// Order, epochs, cursors and the examples' numbers stay those of the whole batches. Records that are read by index are read for
+    /// these rows alone; of a stream all records are read, and the stages after it run for these rows alone. Call it last.
+    ///
+    /// A pipeline that skips bad records, or whose number of records is not known, reads whole batches all the same
+    /// ([`Pipeline::reads_own_rows`]): there a row depends on what others found.
+    ///
+    /// ```
+    /// use plimsoll_data::{Cursor, OpenOptions, OwnRows, open};
+    /// let digits = open("mnist", &OpenOptions::default())?.test.batch(4);
+    /// let half = |first| digits.clone().own_rows(move |examples| OwnRows { first, rows: 2, stride: examples });
+    /// let whole = digits.start(Cursor::default())?.next()?.map(|batch| batch.label_tensor());
+    /// let second = half(2).start(Cursor::default())?.next()?.map(|batch| (batch.examples(), batch.label_tensor()));
+    /// let (examples, second) = second.expect("the first batch");
+    /// assert_eq!((examples, second.as_i32()), (4, Some(&whole.expect("the first batch").as_i32().unwrap()[2..])));
+    /// # Ok::<(), plimsoll_data::DataError>(())
+    /// ```
+    pub fn own_rows(self, of: impl Fn(usize) -> OwnRows) -> Self {
+        let rows = self.rows();
+        let own = [rows, self.len().unwrap_or(0) % rows].map(|examples| (examples, of(examples)));
+        Self { own: Some(own), ..self }
+    }
+
+    /// Whether it reads only some rows of each batch.
+    pub fn reads_own_rows(&self) -> bool {
+        self.own.is_some() && self.skip_bad.is_none() && self.len().is_some()
+    }
+
+    /// The rows that it reads of a batch of so many examples, unless it reads all.
+    pub(crate) fn own_rows_of(&self, examples: usize) -> Option<OwnRows> {
+        let own = self.own.filter(|_| self.reads_own_rows())?;
+        let found = own.into_iter().find(|(of, _)| *of == examples).map(|(_, own)| own);
+        Some(found.unwrap_or(OwnRows { first: 0, rows: 0, stride: 1 }))
+    }
+
+    /// The columns of what the stream gives, where that is not written straight into the batch: stages run after it, or the record may be
+    /// another process's.
+    pub(crate) fn between(&self) -> Option<&Schema> {
+        let Head::Streamed(stream, steps) = &self.head else { return None };
+        steps.first().map(|step| &step.input).or_else(|| self.reads_own_rows().then(|| stream.schema()))
     }
 
     /// Drops a last batch that is not full.

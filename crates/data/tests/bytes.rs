@@ -4,7 +4,7 @@ mod support;
 
 use jpeg_encoder::SamplingFactor;
 use plimsoll_data::{
-    Buckets, Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, Pipeline, Schema, Source,
+    Buckets, Cache, Crop, Cursor, DATA_SET, Decode, Field, Folder, OwnRows, Pipeline, Schema, Source,
 };
 use plimsoll_testing::CountingAllocator;
 
@@ -169,6 +169,11 @@ fn the_heap_stays_within_the_stated_bytes() {
         let buckets = Buckets::new([2910, 2930, 2960, 3000]);
         let buckets = buckets.column("text", Field { ty: "u8[]".parse().unwrap(), bound: None }, 0);
         check("buckets", run(lines().shuffle(100, 1).bucket(buckets.with_length()).unwrap()), 0);
+        let third = |examples: usize| OwnRows { first: examples / 3, rows: examples / 3, stride: examples };
+        let own = |pipeline: Pipeline| run(pipeline.counted(4999)).own_rows(third);
+        check("own rows by index", run(digits.clone().shuffle(10_000, 1)).own_rows(third), resident);
+        check("own rows of a stream", own(decoded(lines())), 0);
+        check("own rows of a stream without stages", own(decoded(lines()).filter(|_| Ok(true))), 0);
         check("two joined", run(decoded(lines().shuffle(100, 1).interleave(lines()).unwrap())), 0);
     }
     let folder = support::Scratch::new("bytes");

@@ -204,15 +204,18 @@ pub struct BatchPart {
 }
 
 impl BatchPart {
-    /// The bytes of a micro-batch of `examples` examples in an input of the whole batch; `None` if the batch ends before.
+    /// The bytes of one of so many micro-batches of `examples` examples in an input of the whole batch, or of this device's rows alone;
+    /// `None` if the batch ends before.
     pub fn rows<'b>(
         &self,
         batch: &'b [u8],
         bytes: usize,
         examples: usize,
-        micro_batch: usize,
+        (micro_batch, micro_batches): (usize, usize),
     ) -> Option<&'b [u8]> {
-        let start = (self.first + micro_batch * self.stride) * (bytes / examples.max(1));
+        let is_own = batch.len() == bytes * micro_batches;
+        let first = if is_own { micro_batch * examples } else { self.first + micro_batch * self.stride };
+        let start = first * (bytes / examples.max(1));
         batch.get(start..start + bytes)
     }
 }

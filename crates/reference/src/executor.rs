@@ -191,7 +191,7 @@ fn slice<'b>(
     let size = graph.ty(input.value).bytes();
     let parts = if input.batched { graph.micro_batches } else { 1 };
     let found = match part.filter(|_| input.batched) {
-        Some(part) => part.rows(bytes, size, graph.examples, micro_batch),
+        Some(part) => part.rows(bytes, size, graph.examples, (micro_batch, graph.micro_batches)),
         None if bytes.len() == size * parts => {
             bytes.get(if input.batched { micro_batch } else { 0 } * size..).and_then(|rest| rest.get(..size))
         }

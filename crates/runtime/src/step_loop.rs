@@ -464,7 +464,7 @@ impl<D: Device> StepLoop<D> {
         Ok(())
     }
 
-    /// Copies this device's rows of an input of the whole batch.
+    /// Copies this device's rows of an input, which has those of the whole batch or these alone.
     fn copy_part(
         &self,
         plan: &ExecutionPlan,
@@ -475,7 +475,8 @@ impl<D: Device> StepLoop<D> {
         let (examples, micro_batches) = (plan.graph.examples, plan.graph.micro_batches);
         let bytes = buffer.bytes / micro_batches;
         for micro_batch in 0..micro_batches {
-            let rows = part.and_then(|part| part.rows(batch, bytes, examples, micro_batch));
+            let at = (micro_batch, micro_batches);
+            let rows = part.and_then(|part| part.rows(batch, bytes, examples, at));
             let rows = rows.ok_or_else(|| {
                 ExecuteError::Input(format!("the batch is too small for the plan `{}`", plan.name))
             })?;

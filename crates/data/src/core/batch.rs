@@ -21,6 +21,44 @@ pub struct Cursor {
     pub example: u64,
 }
 
+/// The rows of a batch that one of several processes reads ([`crate::Pipeline::own_rows`]): of every `stride` rows, `rows` from
+/// `first` on.
+///
+/// ```
+/// use plimsoll_data::OwnRows;
+/// let second = OwnRows { first: 2, rows: 2, stride: 4 }; // the second of two, in two micro-batches
+/// assert_eq!((0..8).filter(|&place| second.has(place)).collect::<Vec<_>>(), [2, 3, 6, 7]);
+/// assert_eq!((0..4).map(|row| second.place(row)).collect::<Vec<_>>(), [2, 3, 6, 7]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnRows {
+    /// The first.
+    pub first: usize,
+    /// How many there are, one after another.
+    pub rows: usize,
+    /// Rows from the first to the next ones' first.
+    pub stride: usize,
+}
+
+impl OwnRows {
+    /// Whether the row at a place of the batch is one of them.
+    pub fn has(&self, place: usize) -> bool {
+        (self.first..self.first + self.rows).contains(&(place % self.stride.max(1)))
+    }
+
+    /// The place in the batch of one of them.
+    pub fn place(&self, row: usize) -> usize {
+        let each = self.rows.max(1);
+        row / each * self.stride + self.first + row % each
+    }
+
+    /// How many there are in a batch of so many examples.
+    pub fn count(&self, examples: usize) -> usize {
+        let stride = self.stride.max(1);
+        examples / stride * self.rows + (examples % stride).saturating_sub(self.first).min(self.rows)
+    }
+}
+
 /// One batch, in buffers that [`crate::Batches::next`] reuses, or of tensors ([`Batch::of`], [`Batch::unlabelled`]).
 ///
 /// ```
@@ -36,7 +74,10 @@ pub struct Batch {
     /// For each bucket its columns, the label last; all buckets share the same buffers. One entry where there are no buckets.
     types: Vec<Vec<Rows>>,
     bucket: usize,
+    /// Of the batch, and those among them that the buffers hold.
     examples: usize,
+    held: usize,
+    own: Option<OwnRows>,
     first_example: u64,
     epoch: u64,
     after: Cursor,
@@ -106,7 +147,8 @@ impl Batch {
         };
         let types = vec![inputs.into_iter().chain([labels]).map(rows).collect()];
         let after = Cursor { epoch: 0, example: examples as u64 };
-        Ok(Self { types, bucket: 0, examples, first_example: 0, epoch: 0, after })
+        let (held, own) = (examples, None);
+        Ok(Self { types, bucket: 0, examples, held, own, first_example: 0, epoch: 0, after })
     }
 
     /// A batch of inputs alone, for a prediction: its labels are zeros of the model's target.
@@ -137,7 +179,7 @@ impl Batch {
     /// ```
     pub fn part(&self, start: usize, examples: usize) -> Self {
         let rows = |rows: &Rows| {
-            let (each, all) = (rows.each, rows.first(self.examples));
+            let (each, all) = (rows.each, rows.first(self.held));
             let first = (start * each).min(all.len());
             let mut bytes = Vec::with_capacity(examples * each);
             bytes.extend_from_slice(&all[first..(first + examples * each).min(all.len())]);
@@ -148,7 +190,8 @@ impl Batch {
         };
         let types = vec![self.types[self.bucket].iter().map(rows).collect()];
         let first_example = self.first_example + start as u64;
-        Self { types, bucket: 0, examples, first_example, epoch: self.epoch, after: self.after }
+        let (held, own) = (examples, None);
+        Self { types, bucket: 0, examples, held, own, first_example, epoch: self.epoch, after: self.after }
     }
 
     /// Buffers for `size` examples of any of these types, which have the same number of columns.
@@ -166,7 +209,7 @@ impl Batch {
         };
         let types = types.iter().map(|fields| fields.iter().zip(&buffers).map(rows).collect());
         let (types, after) = (types.collect(), Cursor::default());
-        Ok(Self { types, bucket: 0, examples: 0, first_example: 0, epoch: 0, after })
+        Ok(Self { types, bucket: 0, examples: 0, held: 0, own: None, first_example: 0, epoch: 0, after })
     }
 
     /// The columns of each bucket, for the workers that fill them.
@@ -174,9 +217,16 @@ impl Batch {
         self.types.clone()
     }
 
-    /// Sets what the buffers hold now.
-    pub(crate) fn set(&mut self, bucket: usize, examples: usize, first: Cursor, after: Cursor) {
+    /// Sets what the buffers hold now: all examples, or of those of several processes this one's.
+    pub(crate) fn set(
+        &mut self,
+        bucket: usize,
+        (examples, own): (usize, Option<OwnRows>),
+        first: Cursor,
+        after: Cursor,
+    ) {
         (self.bucket, self.examples, self.after) = (bucket, examples, after);
+        (self.held, self.own) = (own.map_or(examples, |own| own.count(examples)), own);
         (self.first_example, self.epoch) = (first.example, first.epoch);
     }
 
@@ -186,12 +236,28 @@ impl Batch {
         (&columns[..label], &columns[label])
     }
 
-    /// Number of examples: the batch size, or fewer at the end of an epoch.
+    /// Number of examples: the batch size, or fewer at the end of an epoch. Where each of several processes reads its own rows, those of
+    /// all.
     pub fn examples(&self) -> usize {
         self.examples
     }
 
-    /// Position of its first example in the order of the epoch; the others follow it. Random numbers addressed by position
+    /// Number of examples that it holds: all, or of those of several processes this one's.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The rows that it holds, where it is one process's part of a batch.
+    pub fn own_rows(&self) -> Option<OwnRows> {
+        self.own
+    }
+
+    /// The place in the whole batch of one of the examples that it holds.
+    pub fn place(&self, row: usize) -> usize {
+        self.own.map_or(row, |own| own.place(row))
+    }
+
+    /// Position of its first example in the order of the epoch, whichever process holds it; the others follow it. Random numbers addressed by position
     /// do not depend on how an epoch is split into batches.
     pub fn first_example(&self) -> u64 {
         self.first_example
@@ -209,17 +275,17 @@ impl Batch {
 
     /// For each input the bytes of all examples, one after another, in native order.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.rows().0.iter().map(|rows| rows.first(self.examples))
+        self.rows().0.iter().map(|rows| rows.first(self.held))
     }
 
     /// One of [`Batch::inputs`]; `None` past the last.
     pub fn input(&self, i: usize) -> Option<&[u8]> {
-        Some(self.rows().0.get(i)?.first(self.examples))
+        Some(self.rows().0.get(i)?.first(self.held))
     }
 
     /// The labels one after another, as native bytes.
     pub fn labels(&self) -> &[u8] {
-        self.rows().1.first(self.examples)
+        self.rows().1.first(self.held)
     }
 
     /// Types of one example's inputs, and of its label after them.
@@ -229,17 +295,17 @@ impl Batch {
 
     /// Types of the inputs; axis 0 is the batch.
     pub fn input_types(&self) -> Vec<TensorType> {
-        self.rows().0.iter().map(|rows| rows.ty(self.examples)).collect()
+        self.rows().0.iter().map(|rows| rows.ty(self.held)).collect()
     }
 
     /// Type of the labels; axis 0 is the batch.
     pub fn label_type(&self) -> TensorType {
-        self.rows().1.ty(self.examples)
+        self.rows().1.ty(self.held)
     }
 
     /// Copies of the inputs as tensors. It allocates: the training loop copies [`Batch::inputs`] instead.
     pub fn input_tensors(&self) -> Vec<Tensor> {
-        self.rows().0.iter().map(|rows| rows.tensor(self.examples)).collect()
+        self.rows().0.iter().map(|rows| rows.tensor(self.held)).collect()
     }
 
     /// A copy of the first input as a tensor: of models with one input, all of it.
@@ -251,12 +317,12 @@ impl Batch {
     /// # Ok::<(), plimsoll_data::DataError>(())
     /// ```
     pub fn input_tensor(&self) -> Tensor {
-        self.rows().0.first().map_or_else(|| Vec::<f32>::new().into(), |rows| rows.tensor(self.examples))
+        self.rows().0.first().map_or_else(|| Vec::<f32>::new().into(), |rows| rows.tensor(self.held))
     }
 
     /// A copy of the labels as a tensor; it allocates as well.
     pub fn label_tensor(&self) -> Tensor {
-        self.rows().1.tensor(self.examples)
+        self.rows().1.tensor(self.held)
     }
 }
 

@@ -103,7 +103,7 @@ impl Batches {
         }
         let columns: Vec<OnceLock<_>> = (0..ring).map(|_| OnceLock::new()).collect();
         let at_first = ring.min(pipeline.prefetch.least() + 1);
-        let batches = (0..at_first).map(|_| Batch::buffers(&types, size));
+        let batches = (0..at_first).map(|_| Batch::buffers(&types, pipeline.held_rows()));
         let mut ring: Vec<Batch> = Vec::with_capacity(ring);
         for (batch, columns) in batches.zip(&columns) {
             let batch = batch?;
@@ -122,6 +122,7 @@ impl Batches {
                 cursor,
                 sequence: 0,
                 slot: None,
+                place: 0,
                 row: 0,
                 bucket: 0,
                 stream: None,
@@ -226,7 +227,8 @@ impl Batches {
         }
         self.cursor = filling.after;
         let batch = &mut self.ring[slot];
-        batch.set(filling.bucket, filling.rows, filling.first, filling.after);
+        let own = shared.pipeline.own_rows_of(filling.examples);
+        batch.set(filling.bucket, (filling.examples, own), filling.first, filling.after);
         (self.lent, self.sequence) = (Some(slot), self.sequence + 1);
         Ok(Some(batch))
     }
@@ -273,7 +275,7 @@ impl Batches {
     /// Adds a batch to the ring. Where the system has no memory for it, the ring stays as it is.
     fn add_batch(&mut self, state: &mut State) {
         let Ok(types) = types(&self.shared.pipeline) else { return };
-        let Ok(batch) = Batch::buffers(&types, self.shared.size) else { return };
+        let Ok(batch) = Batch::buffers(&types, self.shared.pipeline.held_rows()) else { return };
         self.shared.columns[self.ring.len()].get_or_init(|| batch.columns());
         state.filling.push(Filling::default());
         state.free.push(self.ring.len());

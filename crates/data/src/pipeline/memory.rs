@@ -80,7 +80,9 @@ impl Pipeline {
         }
         let queues = workers.saturating_add(1).saturating_mul(ENGINE_BYTES);
         let batches = ring.saturating_mul(self.batch_bytes()).saturating_add(queues);
-        push(BATCHES, batches, format!("{ring} × {size} examples"));
+        let held = self.held_rows();
+        let of = if self.reads_own_rows() { format!("{held} of {size}") } else { size.to_string() };
+        push(BATCHES, batches, format!("{ring} × {of} examples"));
         let scratch = self.scratch_bytes();
         let at_once = workers.max(1);
         push(
@@ -109,10 +111,18 @@ impl Pipeline {
 
     /// Bytes of one batch.
     pub fn batch_bytes(&self) -> usize {
-        self.row_bytes().saturating_mul(self.rows())
+        self.row_bytes().saturating_mul(self.held_rows())
     }
 
-    /// Rows of a batch's buffers: no more than an epoch has records.
+    /// Rows of a batch's buffers.
+    pub fn held_rows(&self) -> usize {
+        match self.own.filter(|_| self.reads_own_rows()) {
+            Some(own) => own.into_iter().map(|(examples, own)| own.count(examples)).fold(1, usize::max),
+            None => self.rows(),
+        }
+    }
+
+    /// Records of a batch: no more than an epoch has.
     pub(crate) fn rows(&self) -> usize {
         self.batch.min(self.len().unwrap_or(usize::MAX)).max(1)
     }
@@ -134,7 +144,11 @@ impl Pipeline {
         match &self.head {
             Head::Indexed(source) => source.scratch_bytes(),
             Head::Streamed(stream, steps) => {
-                let inputs = steps.iter().fold(0usize, |sum, step| sum.saturating_add(step.input.capacity()));
+                let inputs = steps.iter().map(|step| step.input.capacity());
+                let inputs = match self.between() {
+                    Some(record) if steps.is_empty() => record.capacity(),
+                    _ => inputs.fold(0, usize::saturating_add),
+                };
                 let own = steps.iter().map(|step| step.stage.scratch_bytes(&step.input));
                 inputs.saturating_add(own.chain([stream.scratch_bytes()]).max().unwrap_or(0))
             }

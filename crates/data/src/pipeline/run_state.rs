@@ -35,9 +35,11 @@ pub(super) struct Shared {
 pub(super) struct Dispatcher {
     /// The next record.
     pub cursor: Cursor,
-    /// The batch that it goes to, the batch's slot in the ring once it has one, and the row.
+    /// The batch that it goes to, the batch's slot in the ring once it has one, the place in the batch, and the row of its buffers,
+    /// which hold this process's rows.
     pub sequence: u64,
     pub slot: Option<usize>,
+    pub place: usize,
     pub row: usize,
     /// The bucket of that batch.
     pub bucket: usize,
@@ -78,6 +80,8 @@ pub(super) struct Filling {
     pub sequence: u64,
     pub first: Cursor,
     pub bucket: usize,
+    /// Examples, with those of other processes.
+    pub examples: usize,
     /// Rows assigned and rows done. A closed batch is complete once they are equal.
     pub rows: usize,
     pub done: usize,

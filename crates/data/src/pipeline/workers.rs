@@ -58,9 +58,7 @@ impl Shared {
             drop(state);
             let mut scratch = lock(&self.scratch[worker]);
             if let Err(error) = self.pipeline.fill_scratch(&mut scratch) {
-                self.state().fatal = Some((dispatcher.sequence, error));
-                self.ready.notify_all();
-                return Progress::Nothing;
+                return self.fail(&dispatcher, error);
             }
             let scratch = &mut scratch[..];
             let Some(columns) = dispatcher.slot.and_then(|slot| self.columns[slot].get()) else {
@@ -68,7 +66,10 @@ impl Shared {
             };
             let cursor = dispatcher.cursor;
             let place = Place { epoch: cursor.epoch, number: cursor.example, origin: cursor.example };
-            let mut output = row_of(columns, &dispatcher);
+            let is_own = self.is_own(&dispatcher);
+            // Records of other processes have no row.
+            let mut output =
+                if is_own { row_of(columns, &dispatcher) } else { Record::new(std::iter::empty()) };
             output.place = place;
             match &self.head {
                 Head::Indexed(source) => {
@@ -76,7 +77,10 @@ impl Shared {
                         self.end_epoch(&mut dispatcher);
                         continue;
                     }
-                    let (slot, row) = self.assign_row(&mut dispatcher, false);
+                    let (slot, row) = self.assign_row(&mut dispatcher, is_own, false);
+                    if !is_own {
+                        continue;
+                    }
                     drop(dispatcher);
                     let index = cursor.example as usize;
                     let started = plimsoll_trace::now();
@@ -87,7 +91,7 @@ impl Shared {
                 }
                 Head::Streamed(stream, steps) => {
                     let buckets = self.pipeline.buckets.as_deref();
-                    let between = buckets.map(|b| &b.records).or(steps.first().map(|step| &step.input));
+                    let between = buckets.map(|b| &b.records).or(self.pipeline.between());
                     let (first, rest) = scratch.split_at_mut(between.map_or(0, Schema::capacity));
                     let mut input = between.map(|schema| Record::over(schema, first));
                     let record = input.as_mut().unwrap_or(&mut output);
@@ -105,16 +109,27 @@ impl Shared {
                             dispatcher.skip_record();
                             continue;
                         }
+                        Err(error) if !is_own => {
+                            return self.fail(&dispatcher, self.beyond_skipped(error));
+                        }
+                        // Whose record it is depends on how many there are.
+                        Ok(true) if self.is_past_end(cursor) => {
+                            let (expected, found) = (cursor.example, cursor.example + 1);
+                            return self.fail(&dispatcher, DataError::OtherCount { expected, found });
+                        }
                         _ => {}
                     }
-                    if buckets.is_some() {
-                        if dispatcher.row == 0 && more.is_ok() {
-                            dispatcher.bucket = bucket;
-                        }
+                    if buckets.is_some() && dispatcher.place == 0 && more.is_ok() {
+                        dispatcher.bucket = bucket;
+                    }
+                    if buckets.is_some() && is_own {
                         // The row depends on the bucket, which is known now.
                         output = row_of(columns, &dispatcher);
                     }
-                    let (slot, row) = self.assign_row(&mut dispatcher, more.is_err());
+                    let (slot, row) = self.assign_row(&mut dispatcher, is_own, more.is_err());
+                    if !is_own {
+                        continue;
+                    }
                     drop(dispatcher);
                     let made = more.and_then(|_| match (&mut input, buckets) {
                         (None, _) => Ok(()),
@@ -166,21 +181,48 @@ impl Shared {
         stream.next(record, scratch)
     }
 
-    /// Assigns the next row of the current batch, and closes the batch after its last row.
-    fn assign_row(&self, dispatcher: &mut Dispatcher, last: bool) -> (usize, usize) {
+    /// Whether the next record is one that this process reads.
+    fn is_own(&self, dispatcher: &Dispatcher) -> bool {
+        let first = dispatcher.cursor.example - dispatcher.place as u64;
+        let left = self.pipeline.len().map_or(u64::MAX, |len| (len as u64).saturating_sub(first));
+        let examples = left.min(self.size as u64) as usize;
+        let own = self.pipeline.own_rows_of(examples);
+        own.is_none_or(|own| dispatcher.place < examples && own.has(dispatcher.place))
+    }
+
+    /// Whether an epoch has more records than it should have, where several processes share its batches.
+    fn is_past_end(&self, cursor: Cursor) -> bool {
+        let len = self.pipeline.len().filter(|_| self.pipeline.reads_own_rows());
+        len.is_some_and(|len| cursor.example >= len as u64)
+    }
+
+    /// Ends the pipeline with an error in place of the batch that is being filled.
+    fn fail(&self, dispatcher: &Dispatcher, error: DataError) -> Progress {
+        self.state().fatal = Some((dispatcher.sequence, error));
+        self.ready.notify_all();
+        Progress::Nothing
+    }
+
+    /// Assigns the next place of the current batch, and a row, if the record is this process's. Closes the batch after its last place.
+    fn assign_row(&self, dispatcher: &mut Dispatcher, is_own: bool, last: bool) -> (usize, usize) {
         let (slot, row) = (dispatcher.slot.unwrap_or_default(), dispatcher.row);
         let mut state = self.state();
         let filling = &mut state.filling[slot];
-        if row == 0 {
+        if dispatcher.place == 0 {
             let (sequence, first, bucket) = (dispatcher.sequence, dispatcher.cursor, dispatcher.bucket);
             *filling = Filling { sequence, first, bucket, ..Filling::default() };
         }
-        filling.rows = row + 1;
         dispatcher.cursor.example += 1;
-        dispatcher.row += 1;
-        if dispatcher.row == self.size || last {
+        dispatcher.place += 1;
+        dispatcher.row += usize::from(is_own);
+        (filling.examples, filling.rows) = (dispatcher.place, dispatcher.row);
+        if dispatcher.place == self.size || last {
             (filling.closed, filling.after) = (true, dispatcher.cursor);
-            (dispatcher.row, dispatcher.slot, dispatcher.sequence) = (0, None, dispatcher.sequence + 1);
+            (dispatcher.place, dispatcher.row) = (0, 0);
+            (dispatcher.slot, dispatcher.sequence) = (None, dispatcher.sequence + 1);
+            if filling.done == filling.rows {
+                self.ready.notify_all();
+            }
         }
         (slot, row)
     }
@@ -189,21 +231,22 @@ impl Shared {
         let given = dispatcher.cursor.example;
         let mut state = self.state();
         let slot = dispatcher.slot.unwrap_or_default();
-        if dispatcher.row > 0 && self.pipeline.drop_remainder {
+        let most = given.saturating_add(std::mem::take(&mut dispatcher.missing));
+        let wrong = self.pipeline.len().filter(|len| !(given..=most).contains(&(*len as u64)));
+        if dispatcher.place > 0 && self.pipeline.drop_remainder {
             // Its rows are reused, once no worker writes to them.
             state.draining = true;
             while state.filling[slot].done < dispatcher.row && !state.stopped {
                 state = wait(&self.wake_workers, state);
             }
             state.draining = false;
-        } else if dispatcher.row > 0 {
+        } else if dispatcher.place > 0 && (wrong.is_none() || !self.pipeline.reads_own_rows()) {
+            // Which rows of a last batch are this process's depends on how many there are, so one of another size is none.
             let filling = &mut state.filling[slot];
             (filling.closed, filling.after) = (true, dispatcher.cursor);
             (dispatcher.slot, dispatcher.sequence) = (None, dispatcher.sequence + 1);
         }
-        dispatcher.row = 0;
-        let most = given.saturating_add(std::mem::take(&mut dispatcher.missing));
-        let wrong = self.pipeline.len().filter(|len| !(given..=most).contains(&(*len as u64)));
+        (dispatcher.place, dispatcher.row) = (0, 0);
         if let Some(expected) = wrong {
             let error = DataError::OtherCount { expected: expected as u64, found: given };
             state.fatal = Some((dispatcher.sequence, error));
@@ -239,6 +282,11 @@ impl Shared {
         true
     }
 
+    /// The error of a bad record that is not skipped.
+    fn beyond_skipped(&self, error: DataError) -> DataError {
+        error.beyond(self.pipeline.skip_bad, self.pipeline.schema().classes().is_some())
+    }
+
     /// Marks a row as done; a bad record that may be skipped becomes an empty row.
     fn finish(
         &self,
@@ -255,9 +303,7 @@ impl Shared {
                 output.buffer_mut(last).fill(0xff);
                 None
             }
-            Err(error) => {
-                Some(error.beyond(self.pipeline.skip_bad, self.pipeline.schema().classes().is_some()))
-            }
+            Err(error) => Some(self.beyond_skipped(error)),
         };
         let mut state = self.state();
         let filling = &mut state.filling[slot];

@@ -11,6 +11,7 @@ mod formats;
 mod images;
 mod memory;
 mod open;
+mod own_rows;
 mod pairs;
 mod pipeline;
 

@@ -11,6 +11,7 @@ use plimsoll_nn::{EXAMPLES, RANDOM};
 use plimsoll_plan::{ExecuteError, WholePlan};
 use plimsoll_tensor::DType;
 use plimsoll_transform::LOSS;
+use std::sync::Arc;
 
 /// Inputs of a step at most: the batch's, the key of random numbers, the sum of losses before, and the optimizer's settings.
 pub(super) const MAX_INPUTS: usize = 25;
@@ -119,7 +120,9 @@ impl Session {
         how: Run,
     ) -> Result<(f64, Option<NodeId>), TrainError> {
         let batch_plan = &self.batch_plans[plan];
-        let weight = self.feed.fill(batch_plan.batch.model, batch, self.trainer.seed, self.steps_done)?;
+        let key = (self.trainer.seed, self.steps_done);
+        let ranks = self.trainer.connected().map(Arc::as_ref);
+        let weight = self.feed.fill(batch_plan.batch.model, batch, key, ranks)?;
         self.ran = None;
         // Until the whole step is done, states may be half written.
         self.poisoned |= batch_plan.batch.kind == BatchKind::Train;

@@ -8,7 +8,7 @@ use super::watch::Guard;
 use super::{Best, Control, Diverged, Ending, Evaluation, Plateau, Report, Saved, Session, TrainEvent};
 use crate::TrainError;
 use crate::metrics::reported_figures;
-use crate::trainer::agree;
+use crate::trainer::{agree, tell};
 use plimsoll_data::{Batches, Cursor, Pipeline};
 use std::time::Instant;
 
@@ -88,7 +88,13 @@ impl Session {
             }
             let start = Instant::now();
             let how = ahead.take();
-            let batch = if how.is_some() { batches.lent() } else { batches.next()? };
+            let batch = if how.is_some() { Ok(batches.lent()) } else { batches.next() };
+            let batch = match batch {
+                Ok(batch) => batch,
+                // The others have their rows, and wait for those of this rank.
+                Err(error) if pipeline.reads_own_rows() => return Err(self.tell_failed(error.into())),
+                Err(error) => return Err(error.into()),
+            };
             let Some(batch) = batch else {
                 self.cursor = batches.cursor();
                 continue;
@@ -222,6 +228,15 @@ impl Session {
         let scale = self.scale()?;
         let report = log.report(evaluation, self.whole.plans[0].micro_batches, ending, scale);
         Ok(Report { refused, validation, ..report })
+    }
+
+    /// Tells the other ranks why this one cannot do the next step; returns the error.
+    fn tell_failed(&self, error: TrainError) -> TrainError {
+        let Some(ranks) = self.trainer.connected() else { return error };
+        match tell(ranks.as_ref(), Err::<(), _>(error), |()| String::new()) {
+            Err(error) => error,
+            Ok(((), _)) => TrainError::Ranks("they do not answer".into()),
+        }
     }
 
     /// Ends the traced part of a step.

@@ -139,17 +139,13 @@ impl Session {
             )));
         }
         let plans = Arc::new(plans);
-        let micro_batches = plans.plans.iter().map(|p| p.graph.micro_batches).max().unwrap_or(1);
-        let declared = trainer.batch_types(&data, micro_batches);
         let parts: Vec<Arc<PlanSet>> = match trainer.is_placed() {
             true => std::iter::once(&plans).chain(others).cloned().collect(),
             false => vec![plans.clone()],
         };
         let mut whole = Whole::new(parts.iter().map(Arc::as_ref));
         trainer.sort_states(&mut whole)?;
-        if declared.len() != whole.plans.len() {
-            return Err(TrainError::Setting("this plan was made for other data or another trainer".into()));
-        }
+        let declared = trainer.planned_types(&data, whole.plans.iter().map(|plan| plan.name.as_str()))?;
         let batch_plans: Vec<BatchPlan> = (declared.iter().zip(&whole.plans))
             .map(|(&batch, plan)| BatchPlan::new(&trainer, plan, batch))
             .collect::<Result<_, _>>()?;
@@ -173,7 +169,13 @@ impl Session {
         buffer.resize(STATE_BUFFER_BYTES, 0);
         let output_bytes = batch_plans.iter().filter(|p| p.batch.kind == BatchKind::Evaluate);
         let output_bytes = output_bytes.flat_map(|p| [p.predictions, p.output]).flatten().map(|o| o.bytes);
-        let largest = batch_plans.iter().map(|p| p.batch.examples).max().unwrap_or(0);
+        // Of a training batch no more than is read.
+        let read = trainer.batches_to_read(&data, |_| 1).held_rows();
+        let most = |plan: &BatchPlan| match plan.batch.kind {
+            BatchKind::Train => plan.batch.examples.min(read),
+            BatchKind::Evaluate | BatchKind::Predict => plan.batch.examples,
+        };
+        let largest = batch_plans.iter().map(most).max().unwrap_or(0);
         let position = |name: &str| whole.states.iter().position(|s| s.name == name);
         let loss_scale_states =
             position(LOSS_SCALE).zip(position(SKIPPED_STEPS)).map(|(scale, skipped)| [scale, skipped]);
@@ -297,9 +299,16 @@ impl Session {
         plans.map(|p| p.batch.examples).max().unwrap_or(0)
     }
 
-    /// The batches to train on, prefetched within what the plan accounts for.
+    /// The batches to train on as this process reads them, prefetched within what the plan accounts for.
     fn prefetched_training_batches(&self) -> Pipeline {
-        let pipeline = self.trainer.training_batches(&self.data);
+        let trains = |plan: &BatchPlan, examples| {
+            plan.batch.kind == BatchKind::Train && plan.batch.examples == examples
+        };
+        let micro_batches = |examples| {
+            let plan = self.batch_plans.iter().position(|plan| trains(plan, examples));
+            plan.map_or(1, |plan| self.whole.plans[plan].micro_batches)
+        };
+        let pipeline = self.trainer.batches_to_read(&self.data, micro_batches);
         self.trainer.prefetch_within_plan(&self.plans.sheet, BatchKind::Train, pipeline)
     }
 }
@@ -321,7 +330,7 @@ fn prepare(
         }
         _ => {
             let (executor, plans_of) = (trainer.chosen_executor(), plans.clone());
-            return Ok(match trainer.connection(data, plans, owned) {
+            return Ok(match trainer.connection(data, plans, owned)? {
                 Some(connection) => executor.prepare_connected(plans_of, connection)?,
                 None => executor.prepare(plans_of)?,
             });

@@ -79,7 +79,9 @@ impl Trainer {
             let kinds = types.iter().filter(|t| (t.kind == BatchKind::Train) == trains);
             kinds.map(|t| t.examples).max().unwrap_or(0)
         };
-        let (train_size, test_size) = (largest(true), largest(false));
+        let training = self.batches_to_read(data, |_| 1);
+        let train_size = largest(true).min(training.held_rows());
+        let test_size = largest(false);
         // What `Feed` holds: a copy of the labels, two weights per row, and a number per example.
         let label = self.max_over_models(|model| model.target().ty.bytes());
         let row_bytes = self.max_over_models(|model| step::rows(model).elements()).saturating_mul(8);
@@ -91,7 +93,6 @@ impl Trainer {
         let evaluated = data.validation.iter().chain([&data.test]).map(|part| part.batch(test_size));
         let bytes = |part: &Pipeline| part.bytes().iter().map(|share| share.bytes).sum::<usize>();
         let evaluated = evaluated.max_by_key(bytes).map(|part| (part, test_size));
-        let training = self.training_batches(data);
         // A training pipeline that can start again holds no batch during an evaluation.
         let one_at_a_time = training.restarts_freely();
         let mut batch_bytes = 0_usize;
@@ -142,7 +143,7 @@ impl Trainer {
     pub(super) fn prefetch_entry(&self, data: &Dataset, sheet: &LoadSheet) -> Option<Entry> {
         self.heap_bytes?;
         let pipeline = if self.kinds.contains(&BatchKind::Train) {
-            self.training_batches(data)
+            self.batches_to_read(data, |_| 1)
         } else {
             data.test.batch(self.batch_types(data, 1).first()?.examples)
         };
@@ -151,7 +152,8 @@ impl Trainer {
         let more = pipeline.clone().prefetch_within(spare).batches_ahead();
         let more = more.saturating_sub(pipeline.clone().prefetch_within(0).batches_ahead());
         let bytes = pipeline.batch_bytes().checked_mul(more).filter(|bytes| *bytes > 0)?;
-        let how = format!("up to {more} × {} examples, if the loop waits for them", pipeline.batch_size());
+        let examples = if pipeline.reads_own_rows() { pipeline.held_rows() } else { pipeline.batch_size() };
+        let how = format!("up to {more} × {examples} examples, if the loop waits for them");
         Some(Entry::new(BATCHES_AHEAD, bytes, how))
     }
 

@@ -1,6 +1,7 @@
 //! The batch types of a run, and how its data is cut into batches and epochs.
 
 use super::Trainer;
+use crate::TrainError;
 use plimsoll_data::{Dataset, Pipeline};
 use plimsoll_tensor::{Field, TensorType};
 
@@ -121,6 +122,20 @@ impl Trainer {
         types.extend(sizes(BatchKind::Predict, &data.test));
         types.retain(|t| self.kinds.contains(&t.kind));
         types
+    }
+
+    /// The batch types that plans of these names were made for. How many micro-batches were chosen decides the sizes of evaluations, and a
+    /// last batch may have more of them than the others.
+    pub(crate) fn planned_types<'n>(
+        &self,
+        data: &Dataset,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> Result<Vec<BatchType>, TrainError> {
+        let counts = self.micro_batch_counts().into_iter();
+        let mut types = counts.map(|micro_batches| self.batch_types(data, micro_batches));
+        let found = types.find(|types| types.iter().map(|&batch| self.type_name(batch)).eq(names.clone()));
+        found
+            .ok_or_else(|| TrainError::Setting("this plan was made for other data or another trainer".into()))
     }
 
     /// A batch type's name in load sheets.

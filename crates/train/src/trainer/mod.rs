@@ -30,7 +30,7 @@ pub use forecast::{Forecast, Tally, tally};
 pub use largest_batch::largest_that;
 pub use placement::Placement;
 pub use ranks::communication;
-pub(crate) use ranks::{agree, check_equal, gather};
+pub(crate) use ranks::{agree, check_equal, gather, tell};
 pub use training_plan::TrainingPlan;
 
 use crate::memory::Process;

@@ -178,6 +178,12 @@ impl Trainer {
                 }
                 self.add_next_batch(data, plans);
                 plans.sheet.notes.extend(self.precision_note(plans));
+                if self.all_read_all(data) {
+                    plans.sheet.notes.push(
+                        "Every rank reads whole batches, not its rows alone: bad records may be skipped."
+                            .into(),
+                    );
+                }
                 let parts = plans.plans.first().map_or(1, |p| p.graph.micro_batches);
                 if parts > 1 && self.splits_statistics() {
                     let examples = self.step_examples() / parts;

@@ -3,12 +3,12 @@
 //! A rank is a device of a replicated step: it holds the whole model and takes its part of every micro-batch. Ranks agree on the number
 //! of micro-batches, since each of them is split over all; beside that, each plans alone.
 
-use super::{BatchKind, Replication, Trainer, TrainingPlan};
+use super::{BatchKind, BatchType, Replication, Trainer, TrainingPlan};
 use crate::memory::{Tag, tagged};
 use crate::{Control, TrainError};
-use plimsoll_data::Dataset;
+use plimsoll_data::{Dataset, OwnRows, Pipeline};
 use plimsoll_graph::Graph;
-use plimsoll_plan::{BatchPart, Chooser, Connection, Network, PlanSet, Ranks, check_passes};
+use plimsoll_plan::{BatchPart, Chooser, Connection, ExecutionPlan, Network, PlanSet, Ranks, check_passes};
 use plimsoll_transform::{OwnedState, Reduction, Shard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,18 +99,8 @@ impl Trainer {
         let trainer = self.accounted(data);
         let mut asked = None;
         loop {
-            let plans = trainer.plan_one_rank(data, asked);
-            let told = match &plans {
-                Ok(plans) => parts(plans).to_string(),
-                Err(error) => format!("!{error}"),
-            };
-            let all = gather(ranks, told.as_bytes())?;
-            let plans = plans?;
-            if let Some((rank, reason)) =
-                all.iter().enumerate().find_map(|(rank, told)| Some((rank, told.strip_prefix('!')?)))
-            {
-                return Err(TrainError::Rank { rank, reason: reason.into() });
-            }
+            let (plans, all) =
+                tell(ranks, trainer.plan_one_rank(data, asked), |plans| parts(plans).to_string())?;
             let most = all.iter().filter_map(|told| told.parse::<usize>().ok()).max().unwrap_or(1);
             if all.iter().all(|told| *told == most.to_string()) {
                 return Ok(TrainingPlan::new(trainer, data.clone(), plans));
@@ -149,21 +139,47 @@ impl Trainer {
         data: &Dataset,
         plans: &PlanSet,
         owned: &[OwnedState],
-    ) -> Option<Connection> {
-        let ranks = self.connected()?;
-        let micro_batches = plans.plans.iter().map(|plan| plan.graph.micro_batches).max().unwrap_or(1);
-        let types = self.batch_types(data, micro_batches);
-        let part = |batch: &super::BatchType| {
-            let (examples, _) = self.replica_parts(batch.examples, micro_batches);
-            let first = examples[..ranks.device()].iter().sum();
-            (batch.kind == BatchKind::Train).then(|| BatchPart { first, stride: examples.iter().sum() })
+    ) -> Result<Option<Connection>, TrainError> {
+        let Some(ranks) = self.connected() else { return Ok(None) };
+        let types = self.planned_types(data, plans.plans.iter().map(|plan| plan.name.as_str()))?;
+        let part = |(batch, plan): (&BatchType, &ExecutionPlan)| {
+            let own = self.own_rows(batch.examples, plan.graph.micro_batches);
+            (batch.kind == BatchKind::Train).then(|| BatchPart { first: own.first, stride: own.stride })
         };
         let of = |name: &str| owned.iter().find(|state| state.name == name && !state.alone);
         let owners = match owned {
             [] => Vec::new(),
             _ => plans.states.iter().map(|state| of(&state.name).map(|state| state.owner)).collect(),
         };
-        Some(Connection { transport: ranks.clone(), parts: types.iter().map(part).collect(), owners })
+        let parts = types.iter().zip(&plans.plans).map(part).collect();
+        Ok(Some(Connection { transport: ranks.clone(), parts, owners }))
+    }
+
+    /// The rows of a training batch that this process takes, in so many micro-batches.
+    fn own_rows(&self, examples: usize, micro_batches: usize) -> OwnRows {
+        let rank = self.replication.as_ref().map_or(0, Replication::device);
+        let parts = self.device_parts(examples, micro_batches);
+        OwnRows { first: parts[..rank].iter().sum(), rows: parts[rank], stride: parts.iter().sum() }
+    }
+
+    /// The batches to train on as this process reads them: one of several reads its own rows, of a batch of so many examples in as many
+    /// micro-batches as it is told. How many rows those are does not depend on the number of micro-batches.
+    pub(crate) fn batches_to_read(&self, data: &Dataset, micro_batches: impl Fn(usize) -> usize) -> Pipeline {
+        let batches = self.training_batches(data);
+        match self.replication {
+            Some(Replication::Rank { count: 2.., .. }) => {
+                batches.own_rows(|examples| self.own_rows(examples, micro_batches(examples)))
+            }
+            _ => batches,
+        }
+    }
+
+    /// Whether this is one of several processes that each read whole batches.
+    pub(super) fn all_read_all(&self, data: &Dataset) -> bool {
+        let several = matches!(self.replication, Some(Replication::Rank { count: 2.., .. }));
+        several
+            && self.kinds.contains(&BatchKind::Train)
+            && !self.batches_to_read(data, |_| 1).reads_own_rows()
     }
 }
 
@@ -179,6 +195,26 @@ pub fn communication(plans: &[TrainingPlan], network: &Network) -> Result<u64, T
 /// Micro-batches of the training step.
 fn parts(plans: &PlanSet) -> usize {
     plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
+}
+
+/// Tells the other ranks what this one has, or why it has nothing: one that fails ends all, by name. Returns it with what each told.
+pub(crate) fn tell<T>(
+    ranks: &dyn Ranks,
+    own: Result<T, TrainError>,
+    words: impl FnOnce(&T) -> String,
+) -> Result<(T, Vec<String>), TrainError> {
+    let told = match &own {
+        Ok(own) => words(own),
+        Err(error) => format!("!{error}"),
+    };
+    let all = gather(ranks, told.as_bytes());
+    // This one's own error comes first.
+    let (own, all) = (own?, all?);
+    let failed = all.iter().enumerate().find_map(|(rank, told)| Some((rank, told.strip_prefix('!')?)));
+    match failed {
+        Some((rank, reason)) => Err(TrainError::Rank { rank, reason: reason.into() }),
+        None => Ok((own, all)),
+    }
 }
 
 /// Text of every rank.

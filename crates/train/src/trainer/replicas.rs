@@ -34,15 +34,25 @@ impl Trainer {
     /// ones less or nothing.
     pub(super) fn replica_parts(&self, examples: usize, micro_batches: usize) -> (Vec<usize>, usize) {
         let (devices, block, whole) = (self.device_count(), self.block().max(1), self.step_examples());
-        let fits = |k: &usize| {
-            let parts = devices.saturating_mul(*k);
-            examples.is_multiple_of(parts) && (examples / parts).is_multiple_of(block)
-        };
+        let fits = |k: &usize| self.splits_evenly(examples, *k);
         let most = whole.div_ceil(devices.saturating_mul(micro_batches));
         let asked = Some(micro_batches).filter(|k| examples == whole && fits(k));
         let fewest = || (1..=examples / block).find(|k| fits(k) && examples / (devices * k) <= most);
-        if let Some(k) = asked.or_else(fewest) {
-            return (vec![examples / (devices * k); devices], k);
+        let k = asked.or_else(fewest).unwrap_or(1);
+        (self.device_parts(examples, k), k)
+    }
+
+    /// Whether every device has as many examples, of whole blocks, in each of so many micro-batches.
+    fn splits_evenly(&self, examples: usize, micro_batches: usize) -> bool {
+        let parts = self.device_count().saturating_mul(micro_batches);
+        examples.is_multiple_of(parts) && (examples / parts).is_multiple_of(self.block().max(1))
+    }
+
+    /// The examples of a micro-batch that each device takes, in the number of micro-batches that [`Trainer::replica_parts`] came to.
+    pub(super) fn device_parts(&self, examples: usize, micro_batches: usize) -> Vec<usize> {
+        let (devices, block) = (self.device_count(), self.block().max(1));
+        if self.splits_evenly(examples, micro_batches) {
+            return vec![examples / (devices * micro_batches); devices];
         }
         let (blocks, mut left) = (examples.div_ceil(block), examples);
         let part = |device: usize| {
@@ -51,7 +61,7 @@ impl Trainer {
             left -= taken;
             taken
         };
-        ((0..devices).map(part).collect(), 1)
+        (0..devices).map(part).collect()
     }
 
     /// The graph of a training step on one of several devices.

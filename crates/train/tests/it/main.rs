@@ -10,6 +10,7 @@ mod metrics_match_frozen_numbers;
 mod metrics_stream;
 mod mistakes;
 mod numerics;
+mod own_rows;
 mod placement;
 mod plan_cache;
 mod pruning;

@@ -134,7 +134,7 @@ impl Ranks for Thread {
 }
 
 /// Runs `work` on every rank, and returns what each found.
-fn on_ranks<T: Send>(count: usize, work: impl Fn(Arc<dyn Ranks>) -> T + Sync) -> Vec<T> {
+pub(crate) fn on_ranks<T: Send>(count: usize, work: impl Fn(Arc<dyn Ranks>) -> T + Sync) -> Vec<T> {
     on_ranks_of(&Arc::new(Post::default()), count, work)
 }
 
@@ -150,19 +150,19 @@ fn on_ranks_of<T: Send>(post: &Arc<Post>, count: usize, work: impl Fn(Arc<dyn Ra
     })
 }
 
-fn examples(model: &dyn Model, count: usize) -> Dataset {
+pub(crate) fn examples(model: &dyn Model, count: usize) -> Dataset {
     let spec = SyntheticSpec { inputs: model.inputs(), label: model.target() };
     let source = |part| Box::new(Synthetic::new(spec.clone(), count, 3, part).unwrap());
     Dataset::new("synthetic", source(0), source(1))
 }
 
-fn trainer(model: impl Model + 'static, precision: Precision, batch: usize) -> Trainer {
+pub(crate) fn trainer(model: impl Model + 'static, precision: Precision, batch: usize) -> Trainer {
     let trainer = Trainer::new(model, AdamW::new(1e-2)).precision(Policy::new(precision)).batch(batch);
     trainer.epochs(1).threads(1).line(usize::MAX)
 }
 
 /// The losses, and every state after the run.
-fn bits(session: &mut Session) -> Vec<Vec<u8>> {
+pub(crate) fn bits(session: &mut Session) -> Vec<Vec<u8>> {
     let mut losses = Vec::new();
     session
         .fit_with(&mut |event| {
