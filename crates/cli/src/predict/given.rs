@@ -29,7 +29,7 @@ pub struct Given {
 #[derive(Clone)]
 pub enum Files {
     Pictures(Arc<Pictures>),
-    Rows(Pipeline),
+    Rows(Box<Pipeline>),
 }
 
 impl Files {
@@ -87,7 +87,7 @@ impl Given {
         let images = image_options(&options.trained.input, model.as_ref(), described.precision(), false)?;
         let (name, all) = match &files {
             Files::Pictures(pictures) => ("pictures", Pipeline::new(pictures.clone())),
-            Files::Rows(rows) => ("csv:rows", rows.clone()),
+            Files::Rows(rows) => ("csv:rows", rows.as_ref().clone()),
         };
         let all = all.workers(images.workers).prefetch(images.prefetch);
         let data = fitted(only_test(name, all), model.as_ref(), described.seed())?;
@@ -184,7 +184,7 @@ fn rows(paths: &[PathBuf], preparation: &Preparation, model: &dyn Model) -> Resu
             escaped(&shown)
         )));
     }
-    Ok(Files::Rows(Csv::prepared(path, preparation, &label(model))?))
+    Ok(Files::Rows(Box::new(Csv::prepared(path, preparation, &label(model))?)))
 }
 
 fn is_table(path: &Path) -> bool {

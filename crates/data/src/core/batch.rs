@@ -257,8 +257,8 @@ impl Batch {
         self.own.map_or(row, |own| own.place(row))
     }
 
-    /// Position of its first example in the order of the epoch, whichever process holds it; the others follow it. Random numbers addressed by position
-    /// do not depend on how an epoch is split into batches.
+    /// Position of its first example in the order of the epoch, whichever process holds it; the others follow it. Random numbers
+    /// addressed by position do not depend on how an epoch is split into batches.
     pub fn first_example(&self) -> u64 {
         self.first_example
     }

@@ -99,11 +99,14 @@ fn joined(parts: Vec<Vec<Option<Seen>>>) -> Vec<Option<Seen>> {
     whole
 }
 
+/// Makes a pipeline that counts the records which its stage is run on.
+type Source<'s> = &'s dyn Fn(&Arc<AtomicUsize>) -> Pipeline;
+
 #[test]
 fn processes_read_each_row_once_and_together_what_one_reads() {
     // 41 records: three batches of 12, and one of 5.
     let none = Arc::new(AtomicUsize::new(0));
-    let sources: [(&str, bool, &dyn Fn(&Arc<AtomicUsize>) -> Pipeline); 5] = [
+    let sources: [(&str, bool, Source<'_>); 5] = [
         ("by index", true, &|made| augmented(by_index(41).shuffle(0, 3), made)),
         ("a stream", true, &|made| augmented(streamed(41).shuffle(8, 3), made)),
         ("a stream without stages", false, &|_| streamed(41)),

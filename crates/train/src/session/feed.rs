@@ -278,12 +278,10 @@ mod tests {
         let whole = sum(&numbers);
         assert_ne!(whole, numbers.chunks(6).map(sum).sum::<f64>());
         for (processes, micro_batches) in [(2, 1), (3, 1), (2, 3), (3, 2), (4, 6)] {
-            let mut channels: Vec<Vec<_>> =
-                (0..processes).map(|_| (0..processes).map(|_| channel()).map(Some).collect()).collect();
             let mut ends: Vec<(Vec<_>, Vec<_>)> = (0..processes).map(|_| (Vec::new(), Vec::new())).collect();
             for from in 0..processes {
                 for to in 0..processes {
-                    let (sender, receiver) = channels[from][to].take().unwrap();
+                    let (sender, receiver) = channel();
                     ends[from].0.push(Mutex::new(sender));
                     ends[to].1.push(Mutex::new(receiver));
                 }

@@ -144,7 +144,7 @@ impl Trainer {
         let types = self.planned_types(data, plans.plans.iter().map(|plan| plan.name.as_str()))?;
         let part = |(batch, plan): (&BatchType, &ExecutionPlan)| {
             let own = self.own_rows(batch.examples, plan.graph.micro_batches);
-            (batch.kind == BatchKind::Train).then(|| BatchPart { first: own.first, stride: own.stride })
+            (batch.kind == BatchKind::Train).then_some(BatchPart { first: own.first, stride: own.stride })
         };
         let of = |name: &str| owned.iter().find(|state| state.name == name && !state.alone);
         let owners = match owned {

@@ -109,7 +109,7 @@ fn shuffled_and_augmented_records_are_made_once_for_all_ranks() {
 #[test]
 fn ignored_labels_and_class_weights_have_the_sums_of_one_process() {
     // Some of each batch, and all of one rank's rows of the first.
-    let ignored = |number: u64, label: i32| if number < 192 || number % 3 == 0 { -1 } else { label };
+    let ignored = |number: u64, label: i32| if number < 192 || number.is_multiple_of(3) { -1 } else { label };
     check("ignored", true, &[(2, 1), (2, 2), (3, 1)], move |made| {
         (trainer(mlp(), Precision::F32, 384), by_index(384 + 40, made, ignored))
     });
