@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p plimsoll-trace --example span_cost`
 
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
 use plimsoll_trace::{Trace, Value, counted_span_of, set_kernel, span};
 use std::time::Instant;
 
