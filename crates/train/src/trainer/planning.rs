@@ -180,7 +180,8 @@ impl Trainer {
                 plans.sheet.notes.extend(self.precision_note(plans));
                 if self.all_read_all(data) {
                     plans.sheet.notes.push(
-                        "Every rank reads whole batches, not its rows alone: bad records may be skipped."
+                        "Every rank reads whole batches, not its rows alone: bad records may be skipped, or their number is not \
+                         known."
                             .into(),
                     );
                 }
