@@ -43,6 +43,7 @@ pub use queues::{Queues, Ticket, TransferQueue};
 pub use replicas::{ReplicaDevice, prepare_replicas};
 pub use step_loop::{Options, prepare};
 pub use step_times::StepTimes;
+pub use tracing::traced_bytes;
 
 use plimsoll_plan::{Action, ExecutionPlan};
 

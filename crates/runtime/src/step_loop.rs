@@ -9,7 +9,7 @@ use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
 use super::step_name;
 use super::step_times::StepTimes;
-use super::tracing;
+use super::tracing::{self, StepSpans};
 use plimsoll_graph::{NodeId, Op};
 use plimsoll_plan::{
     BatchPart, Buffer, BufferKind, Connection, Direction, ExecuteError, ExecutionPlan, Extra, Message,
@@ -80,7 +80,7 @@ pub fn prepare<D: Device + 'static>(
     if let Some(times) = &options.times {
         times.start(&plans);
     }
-    let live = tracing::live_bytes(&plans);
+    let spans = StepSpans::new(&plans);
     let shadow = options.checked.then(|| ShadowArena::new(&arena, &plans)).transpose();
     let shadow = shadow.map_err(ExecuteError::Device)?;
     let most = |count: fn(&LoweredStep<D::Call>) -> usize| {
@@ -97,7 +97,7 @@ pub fn prepare<D: Device + 'static>(
         arena,
         shadow,
         times: options.times.clone(),
-        live,
+        spans,
         connection: options.connection.clone(),
         staging,
         extra: Extra::default(),
@@ -145,8 +145,7 @@ struct StepLoop<D: Device> {
     arena: D::Memory,
     shadow: Option<ShadowArena>,
     times: Option<Arc<StepTimes>>,
-    /// Bytes of the arena in use at each step of each plan, for a trace.
-    live: Vec<Vec<u64>>,
+    spans: StepSpans,
     connection: Option<Connection>,
     /// What is on its way to or from another device: a piece of an offloaded state, or a value of an arena elsewhere.
     staging: Vec<u8>,
@@ -164,7 +163,9 @@ unsafe impl<D: Device> Send for StepLoop<D> {}
 impl<D: Device> StepLoop<D> {
     fn step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let step = &self.lowered[plan].steps[index];
-        tracing::wait(|| self.transfers.wait_for(&step.waits))?;
+        if !step.waits.is_empty() {
+            tracing::wait(|| self.transfers.wait_for(&step.waits))?;
+        }
         let arena = &self.arena;
         let at = |region: &Region| arena.at(region.offset + micro_batch * region.stride, region.bytes);
         self.reads.clear();
@@ -250,20 +251,14 @@ impl<D: Device> StepLoop<D> {
     fn checked_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
         let Some(mut shadow) = self.shadow.take() else {
             let started = self.times.as_ref().filter(|times| !times.is_stopped()).map(|_| Instant::now());
-            let traced = tracing::begin(&self.plans.plans[plan], index);
+            let traced = self.spans.begin(plan, index);
             self.step(plan, index, micro_batch)?;
             if started.is_some() || traced.is_some() {
                 self.device.finish().map_err(ExecuteError::Device)?;
             }
             if let Some(started) = traced {
-                let again = self.lowered[plan].steps[index].rematerialized;
-                tracing::end(
-                    &self.plans.plans[plan],
-                    (index, micro_batch),
-                    started,
-                    again,
-                    self.live.get(plan),
-                );
+                let rematerialized = self.lowered[plan].steps[index].rematerialized;
+                self.spans.end(&self.plans, [plan, index, micro_batch], started, rematerialized);
             }
             if let (Some(times), Some(started)) = (&self.times, started) {
                 times.record(plan, index, started);
@@ -310,6 +305,7 @@ impl<D: Device> StepLoop<D> {
         let plans = self.plans.clone();
         let mut order = plans.plans[plan].execution_order();
         let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
+        self.spans.write(&plans);
         let result = result.and_then(|()| self.share_states(plan));
         let result = result.and_then(|()| match &self.connection {
             Some(connection) if connection.parts[plan].is_some() => {

@@ -1,19 +1,128 @@
 //! The steps of a plan as spans of a trace, with the bytes of the arena in use.
 
 use super::step_name;
-use plimsoll_plan::{ExecuteError, ExecutionPlan, PlanSet};
-use plimsoll_trace::Value;
+use plimsoll_graph::{Graph, Node};
+use plimsoll_plan::{Action, ExecuteError, ExecutionPlan, PlanSet, Step};
+use plimsoll_trace::{SpanKind, Value};
 use std::time::{Duration, Instant};
 
 /// Waits for transfers that are shorter are not shown: most take no time at all.
 const SHORTEST_WAIT: Duration = Duration::from_micros(2);
 
-/// Bytes of the arena in use at each step of each plan; nothing where the process writes no trace.
-pub fn live_bytes(plans: &PlanSet) -> Vec<Vec<u64>> {
-    if !plimsoll_trace::is_created() {
-        return Vec::new();
+/// Steps whose spans are written together: their kernels have driven the writer's code and buffers out of the caches.
+const WRITTEN_TOGETHER: usize = 256;
+
+/// The spans of the plans' steps.
+pub struct StepSpans {
+    plans: Vec<TracedPlan>,
+    /// Steps that are over and not yet written.
+    done: Vec<Done>,
+}
+
+/// What a plan's spans say.
+struct TracedPlan {
+    /// The kernel of each node, and its spans.
+    nodes: Vec<(&'static str, SpanKind)>,
+    /// Each step's node, if it has one, and the bytes of the arena in use.
+    steps: Vec<(Option<u32>, u64)>,
+}
+
+/// A step that is over.
+struct Done {
+    plan: usize,
+    step: usize,
+    micro_batch: usize,
+    rematerialized: bool,
+    started: Instant,
+    time: Duration,
+}
+
+impl StepSpans {
+    /// Those of plans; nothing where the process writes no trace.
+    pub fn new(plans: &PlanSet) -> Self {
+        if !plimsoll_trace::is_created() {
+            return Self { plans: Vec::new(), done: Vec::new() };
+        }
+        let traced = |plan: &ExecutionPlan| TracedPlan {
+            nodes: plan.graph.nodes.iter().map(|node| (node.op.name(), kind_of(node))).collect(),
+            steps: plan.steps.iter().map(node_of).zip(live_bytes_of(plan, plans.alignment)).collect(),
+        };
+        Self { plans: plans.plans.iter().map(traced).collect(), done: Vec::with_capacity(WRITTEN_TOGETHER) }
     }
-    plans.plans.iter().map(|plan| live_bytes_of(plan, plans.alignment)).collect()
+
+    /// Begins the span of a step, if a trace is recorded.
+    pub fn begin(&self, plan: usize, step: usize) -> Option<Instant> {
+        if !plimsoll_trace::is_recording() {
+            return None;
+        }
+        // Where the step before has just ended, its end is the start.
+        let last = self.done.last().filter(|last| last.plan == plan && last.step + 1 == step);
+        let started = last.map_or_else(Instant::now, |last| last.started + last.time);
+        let plan = self.plans.get(plan)?;
+        let node = plan.steps.get(step)?.0;
+        plimsoll_trace::set_kernel(node.map(|node| plan.nodes[node as usize].0));
+        Some(started)
+    }
+
+    /// Ends the span of a step of a micro-batch.
+    pub fn end(
+        &mut self,
+        plans: &PlanSet,
+        [plan, step, micro_batch]: [usize; 3],
+        started: Instant,
+        rematerialized: bool,
+    ) {
+        let time = started.elapsed();
+        plimsoll_trace::set_kernel(None);
+        if self.done.len() == WRITTEN_TOGETHER {
+            self.write(plans);
+        }
+        self.done.push(Done { plan, step, micro_batch, rematerialized, started, time });
+    }
+
+    /// Writes the spans of all steps that are over. The calling thread ran them.
+    pub fn write(&mut self, plans: &PlanSet) {
+        for done in self.done.drain(..) {
+            let arguments = [
+                ("step", Value::Count(done.step as u64)),
+                ("micro_batch", Value::Count(done.micro_batch as u64)),
+                ("rematerialized", Value::Count(u64::from(done.rematerialized))),
+            ];
+            // What is as in most steps is left out.
+            let said = if done.rematerialized { 3 } else { 1 + usize::from(done.micro_batch > 0) };
+            let arguments = &arguments[..said];
+            let traced = &self.plans[done.plan];
+            let (node, bytes) = traced.steps[done.step];
+            let in_use = ("arena in use", bytes);
+            if let Some(node) = node {
+                let kind = &traced.nodes[node as usize].1;
+                plimsoll_trace::span_like(done.started, done.time, kind, arguments, in_use);
+            } else {
+                let (_, name) = step_name(&plans.plans[done.plan], done.step);
+                let category = if name == "copy" { "kernel" } else { "transfer" };
+                plimsoll_trace::span_of(done.started, done.time, category, name, arguments);
+            }
+        }
+    }
+}
+
+fn node_of(step: &Step) -> Option<u32> {
+    match &step.action {
+        Action::Run { node, .. } | Action::ChunkedUpdate { node, .. } => Some(node.0),
+        _ => None,
+    }
+}
+
+fn kind_of(node: &Node) -> SpanKind {
+    SpanKind::new("kernel", node.op.name(), &[("layer", Value::Text(&node.layer))])
+}
+
+/// The bytes that a trace takes for the plans of graphs.
+pub fn traced_bytes<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> usize {
+    let node_bytes = size_of::<&str>() + size_of::<(Option<u32>, u64)>();
+    let nodes = graphs.into_iter().flat_map(|graph| &graph.nodes);
+    let nodes: usize = nodes.map(|node| kind_of(node).bytes() + node_bytes).sum();
+    nodes + WRITTEN_TOGETHER * size_of::<Done>()
 }
 
 fn live_bytes_of(plan: &ExecutionPlan, alignment: usize) -> Vec<u64> {
@@ -34,40 +143,6 @@ fn live_bytes_of(plan: &ExecutionPlan, alignment: usize) -> Vec<u64> {
         *bytes = sum;
     }
     live
-}
-
-/// Begins the span of a step, if a trace is recorded.
-pub fn begin(plan: &ExecutionPlan, index: usize) -> Option<Instant> {
-    let started = plimsoll_trace::now()?;
-    plimsoll_trace::set_kernel(Some(step_name(plan, index).1));
-    Some(started)
-}
-
-/// Ends it. `live` has the bytes of the arena in use at each step.
-pub fn end(
-    plan: &ExecutionPlan,
-    (index, micro_batch): (usize, usize),
-    started: Instant,
-    again: bool,
-    live: Option<&Vec<u64>>,
-) {
-    let time = started.elapsed();
-    plimsoll_trace::set_kernel(None);
-    let (layer, op) = step_name(plan, index);
-    let arguments = [
-        ("layer", Value::Text(layer)),
-        ("step", Value::Count(index as u64)),
-        ("micro_batch", Value::Count(micro_batch as u64)),
-        ("rematerialized", Value::Count(u64::from(again))),
-    ];
-    let category = if layer.is_empty() && op != "copy" { "transfer" } else { "kernel" };
-    match live.and_then(|live| live.get(index)) {
-        Some(bytes) => {
-            let in_use = ("arena in use", *bytes);
-            plimsoll_trace::counted_span_of(started, time, category, op, &arguments, in_use);
-        }
-        None => plimsoll_trace::span_of(started, time, category, op, &arguments),
-    }
 }
 
 /// Waits, and shows it if it took time.

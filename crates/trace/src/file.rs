@@ -1,22 +1,30 @@
 //! The packets of a trace, and the file that they go to. Field numbers are those of Perfetto's `trace_packet.proto`,
 //! `track_descriptor.proto` and `track_event.proto`.
+//!
+//! A thread writes packets to its lane, which has a lock of its own: threads that end their shares of a kernel together do not wait for
+//! each other. A full lane goes to the file.
 
 use crate::proto::Message;
-use crate::{BUFFER_BYTES, Value};
+use crate::{BUFFER_BYTES, LANES, SpanKind, Value};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
+/// Bytes of a lane's buffer.
+const LANE_BYTES: usize = BUFFER_BYTES / LANES;
+
 /// Bytes that one packet takes at most: names are cut off.
 const PACKET_BYTES: usize = 4 << 10;
 /// Bytes of a name or a text at most.
 const TEXT_BYTES: usize = 256;
-/// The most counters, which are named in the code.
-const MOST_COUNTERS: usize = 64;
+/// The most counters of a lane, which are named in the code.
+const MOST_COUNTERS: usize = 16;
+/// The most spans of a lane that wait to be encoded.
+const MOST_PENDING: usize = 128;
 
-/// The track of the process.
-const PROCESS: u64 = 1;
+/// The track of the process. Those of threads and counters follow.
+pub(crate) const PROCESS: u64 = 1;
 /// The only sequence of packets.
 const SEQUENCE: u64 = 1;
 
@@ -34,45 +42,78 @@ const COUNTER: u64 = 4;
 /// The unit of a counter of bytes.
 const SIZE_BYTES: u64 = 3;
 
-/// A trace on its way to its file.
+/// A span that is not encoded yet.
+struct Pending {
+    track: u64,
+    times: [Instant; 2],
+    category: &'static str,
+    name: &'static str,
+}
+
+/// The file of a trace.
 pub(crate) struct TraceFile {
     file: File,
-    /// When the trace began.
-    start: Instant,
-    packets: Message,
-    /// The track of the newest thread or counter.
-    last_track: u64,
-    counters: Vec<(Option<u64>, &'static str, u64)>,
-    process: u64,
     /// The first error; nothing is written after it.
     failed: Option<io::Error>,
 }
 
 impl TraceFile {
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut trace = Self {
-            file: File::create(path)?,
-            start: Instant::now(),
-            packets: Message::with_capacity(BUFFER_BYTES),
-            last_track: PROCESS,
+        Ok(Self { file: File::create(path)?, failed: None })
+    }
+
+    /// Writes packets, unless an earlier write failed. That error is told by the next call that can tell it.
+    pub fn write(&mut self, packets: &[u8]) {
+        if self.failed.is_none() {
+            self.failed = self.file.write_all(packets).err();
+        }
+    }
+
+    /// The first error.
+    pub fn check(&self) -> io::Result<()> {
+        match &self.failed {
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Packets of some threads on their way to the file.
+pub(crate) struct Lane {
+    /// When the trace began.
+    start: Instant,
+    packets: Message,
+    /// Counters that were described, by their owner's track and name.
+    counters: Vec<(u64, &'static str, u64)>,
+    pending: Vec<Pending>,
+    process: u64,
+}
+
+impl Lane {
+    pub fn new(start: Instant) -> Self {
+        Self {
+            start,
+            packets: Message::with_capacity(LANE_BYTES),
             counters: Vec::with_capacity(MOST_COUNTERS),
+            pending: Vec::with_capacity(MOST_PENDING),
             process: u64::from(std::process::id()),
-            failed: None,
-        };
-        let process = trace.process;
-        trace.descriptor(PROCESS, |descriptor| {
+        }
+    }
+
+    /// Describes the process, before anything else.
+    pub fn describe_process(&mut self) {
+        let process = self.process;
+        self.descriptor(PROCESS, |descriptor| {
             descriptor.message(3, |of| {
                 of.uint(1, process);
                 of.text(6, "plimsoll");
             });
         });
-        Ok(trace)
     }
 
-    /// Adds the track of the calling thread.
-    pub fn thread_track(&mut self) -> u64 {
-        self.last_track += 1;
-        let (track, process) = (self.last_track, self.process);
+    /// Describes the calling thread's track.
+    pub fn describe_thread(&mut self, track: u64) {
+        let process = self.process;
         let thread = thread_id().unwrap_or(process + track);
         let current = std::thread::current();
         self.descriptor(track, |descriptor| {
@@ -83,7 +124,6 @@ impl TraceFile {
                 of.text(5, cut(current.name().unwrap_or("thread")));
             });
         });
-        track
     }
 
     pub fn span(
@@ -94,36 +134,60 @@ impl TraceFile {
         name: &str,
         arguments: &[(&str, Value<'_>)],
     ) {
+        self.event(track, from, SLICE_BEGIN, |event| write_kind(event, category, name, arguments));
+        self.event(track, to, SLICE_END, |_| {});
+    }
+
+    /// A span of a kind, with more arguments.
+    pub fn span_like(
+        &mut self,
+        track: u64,
+        [from, to]: [Instant; 2],
+        kind: &SpanKind,
+        arguments: &[(&str, Value<'_>)],
+    ) {
         self.event(track, from, SLICE_BEGIN, |event| {
-            event.text(22, category);
-            event.text(23, cut(name));
-            for (name, value) in arguments {
-                event.message(4, |annotation| {
-                    annotation.text(10, name);
-                    match *value {
-                        Value::Count(count) => annotation.uint(3, count),
-                        Value::Number(number) => annotation.double(5, number),
-                        Value::Text(text) => annotation.text(6, cut(text)),
-                    }
-                });
-            }
+            event.append(&kind.0);
+            write_arguments(event, arguments);
         });
         self.event(track, to, SLICE_END, |_| {});
     }
 
+    /// A span that is encoded later, with others, which takes less time.
+    pub fn span_later(
+        &mut self,
+        track: u64,
+        times: [Instant; 2],
+        category: &'static str,
+        name: &'static str,
+    ) {
+        if self.pending.len() == MOST_PENDING {
+            self.write_pending();
+        }
+        self.pending.push(Pending { track, times, category, name });
+    }
+
+    fn write_pending(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for Pending { track, times, category, name } in pending.drain(..) {
+            self.span(track, times, category, name, &[]);
+        }
+        // Its memory is used again.
+        self.pending = pending;
+    }
+
     /// A counter of the process, or of a thread's track.
-    pub fn counter(&mut self, of: Option<u64>, name: &'static str, at: Instant, bytes: u64) {
-        let found = self.counters.iter().find(|(parent, known, _)| (*parent, *known) == (of, name));
+    pub fn counter(&mut self, of: u64, name: &'static str, at: Instant, bytes: u64) {
+        let found = self.counters.iter().find(|(owner, known, _)| (*owner, *known) == (of, name));
         let track = match found {
             Some((.., track)) => *track,
             None if self.counters.len() == MOST_COUNTERS => return,
             None => {
-                self.last_track += 1;
-                let track = self.last_track;
+                let track = crate::next_track();
                 self.counters.push((of, name, track));
                 self.descriptor(track, |descriptor| {
                     descriptor.text(2, name);
-                    descriptor.uint(5, of.unwrap_or(PROCESS));
+                    descriptor.uint(5, of);
                     descriptor.message(8, |counter| counter.uint(3, SIZE_BYTES));
                 });
                 track
@@ -132,17 +196,17 @@ impl TraceFile {
         self.event(track, at, COUNTER, |event| event.int(30, bytes as i64));
     }
 
-    pub fn flush(&mut self) -> io::Result<()> {
-        if self.failed.is_none()
-            && let Err(error) = self.file.write_all(self.packets.as_bytes())
-        {
-            self.failed = Some(error);
+    /// Writes everything.
+    pub fn finish(&mut self) {
+        self.write_pending();
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if let Some(file) = crate::file().as_mut() {
+            file.write(self.packets.as_bytes());
         }
         self.packets.clear();
-        match &self.failed {
-            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
-            None => Ok(()),
-        }
     }
 
     fn descriptor(&mut self, track: u64, write: impl FnOnce(&mut Message)) {
@@ -168,13 +232,32 @@ impl TraceFile {
     }
 
     fn packet(&mut self, write: impl FnOnce(&mut Message)) {
-        if self.packets.as_bytes().len() + PACKET_BYTES > BUFFER_BYTES {
-            // The error is kept, and told by the next call that can tell it.
-            let _ = self.flush();
+        if self.packets.as_bytes().len() + PACKET_BYTES > LANE_BYTES {
+            self.flush();
         }
         self.packets.message(PACKET, |packet| {
             packet.uint(SEQUENCE_ID, SEQUENCE);
             write(packet);
+        });
+    }
+}
+
+/// The fields of a `TrackEvent` that say what it is.
+pub(crate) fn write_kind(event: &mut Message, category: &str, name: &str, arguments: &[(&str, Value<'_>)]) {
+    event.text(22, category);
+    event.text(23, cut(name));
+    write_arguments(event, arguments);
+}
+
+fn write_arguments(event: &mut Message, arguments: &[(&str, Value<'_>)]) {
+    for (name, value) in arguments {
+        event.message(4, |annotation| {
+            annotation.text(10, name);
+            match *value {
+                Value::Count(count) => annotation.uint(3, count),
+                Value::Number(number) => annotation.double(5, number),
+                Value::Text(text) => annotation.text(6, cut(text)),
+            }
         });
     }
 }

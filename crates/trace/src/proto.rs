@@ -22,6 +22,17 @@ impl Message {
         self.bytes.clear();
     }
 
+    /// Gives memory back that it does not need.
+    pub fn shrunk(mut self) -> Self {
+        self.bytes.shrink_to_fit();
+        self
+    }
+
+    /// The fields of another message.
+    pub fn append(&mut self, fields: &Self) {
+        self.bytes.extend_from_slice(&fields.bytes);
+    }
+
     /// A field of an unsigned number, an enumeration or a truth value.
     pub fn uint(&mut self, field: u32, value: u64) {
         self.key(field, 0);

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How long a thread spins before it sleeps: longer than the gap between two kernels of a step.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// A worker's shares of a kernel that take less time are not shown in traces.
+const SHORTEST_TRACED: Duration = Duration::from_micros(2);
+
 /// Kernels keep their own buffers elsewhere, so a worker's stack holds only frames and register spills.
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -223,14 +226,16 @@ impl Shared {
             let job = unsafe { *self.job.get() };
             let started = job.kernel.and_then(|_| plimsoll_trace::now());
             self.drain(job, worker);
-            // The caller's own share lies inside its span of the whole kernel.
-            if let (Some(kernel), Some(started)) = (job.kernel, started) {
-                plimsoll_trace::span(started, "kernel", kernel, &[]);
-            }
+            let traced = started.map(|started| (started, started.elapsed()));
+            let traced = traced.filter(|(_, time)| *time >= SHORTEST_TRACED);
             let before = self.state.fetch_sub(1, Ordering::SeqCst);
             if before & (ACTIVE | OPEN) == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
                 drop(self.locked());
                 self.done.notify_one();
+            }
+            // The caller's own share lies inside its span of the whole kernel. Nobody waits for this.
+            if let (Some(kernel), Some((started, time))) = (job.kernel, traced) {
+                plimsoll_trace::span_later(started, time, "kernel", kernel);
             }
         }
     }

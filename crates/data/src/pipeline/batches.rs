@@ -1,6 +1,7 @@
 //! A running pipeline as its consumer sees it: batches in order.
 
 use super::run_state::{Dispatcher, Filling, Shared, State, lock, wait, wait_for};
+use super::workers::{INPUT, RECORDS};
 use crate::core::schema::check_types;
 use crate::{Batch, Cursor, DataError, Field, Pipeline, Schema, Workers};
 use std::collections::{BTreeMap, VecDeque};
@@ -210,6 +211,7 @@ impl Batches {
             waited = true;
             state = wait(&shared.ready, state);
         };
+        plimsoll_trace::repeats_over(INPUT, RECORDS);
         self.waited = if waited { self.waited + 1 } else { 0 };
         self.uneven += u32::from(waited && std::mem::take(&mut state.idled));
         if self.waited >= PATIENCE && state.active < self.threads.len() {

@@ -8,7 +8,10 @@ use crate::transforms::stage::Step;
 use crate::{Cursor, DataError, Place, Record, Schema};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+
+/// Records that are read, in a trace.
+pub(super) const INPUT: &str = "input";
+pub(super) const RECORDS: &str = "records";
 
 /// The outcome of [`Shared::make_record`].
 pub(super) enum Progress {
@@ -45,6 +48,7 @@ impl Shared {
         loop {
             let mut state = self.state();
             while dispatcher.slot.is_none() && state.free.is_empty() && !state.stopped {
+                plimsoll_trace::repeats_over(INPUT, RECORDS);
                 if !waits {
                     return Progress::Nothing;
                 }
@@ -83,9 +87,9 @@ impl Shared {
                     }
                     drop(dispatcher);
                     let index = cursor.example as usize;
-                    let started = plimsoll_trace::now();
+                    plimsoll_trace::repeat_begin(cursor.example);
                     let made = guarded(|| source.read(index, &mut output, scratch));
-                    record_span(started, "record", cursor);
+                    plimsoll_trace::repeat_end(INPUT, RECORDS);
                     let made = made.map_err(|e| e.of(|| source.origin(index, cursor.epoch)));
                     self.finish((slot, row, cursor.epoch), &mut output, made);
                 }
@@ -96,9 +100,9 @@ impl Shared {
                     let mut input = between.map(|schema| Record::over(schema, first));
                     let record = input.as_mut().unwrap_or(&mut output);
                     record.stop = Some(&self.stop);
-                    let started = plimsoll_trace::now();
+                    plimsoll_trace::repeat_begin(cursor.example);
                     let more = guarded(|| self.next_of_stream(&mut dispatcher, record, rest));
-                    record_span(started, "next of stream", cursor);
+                    plimsoll_trace::repeat_end(INPUT, RECORDS);
                     let (origin, bucket) = (record.place.origin, record.bucket);
                     match more {
                         Ok(false) => {
@@ -327,14 +331,6 @@ fn row_of<'c>(columns: &'c [Vec<Rows>], dispatcher: &Dispatcher) -> Record<'c> {
     // SAFETY: under the dispatcher's lock each row of a free batch is assigned once. All rows of a batch are of one bucket,
     // so they do not overlap.
     unsafe { row(&columns[dispatcher.bucket], dispatcher.row) }
-}
-
-/// A span of the trace for a record that was read.
-fn record_span(started: Option<Instant>, name: &str, cursor: Cursor) {
-    if let Some(started) = started {
-        let number = ("record", plimsoll_trace::Value::Count(cursor.example));
-        plimsoll_trace::span(started, "input", name, &[number]);
-    }
 }
 
 /// Runs the steps after a stream on a record.

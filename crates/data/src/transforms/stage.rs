@@ -2,6 +2,10 @@
 
 use crate::{DataError, Record, Schema};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Stages that take less time for a record are not shown in traces: that of all records is.
+const SHORTEST_TRACED: Duration = Duration::from_micros(2);
 
 /// Maps one record to another. Worker threads call it concurrently, and results never depend on their number: random
 /// numbers are functions of [`Record::place`].
@@ -93,7 +97,7 @@ impl Step {
         self.apply(&mut input, output, rest).map_err(|error| error.of(origin))
     }
 
-    /// Runs the stage, with a span in the trace.
+    /// Runs the stage, with a span in the trace if it takes time.
     pub fn apply(
         &self,
         input: &mut Record<'_>,
@@ -102,8 +106,10 @@ impl Step {
     ) -> Result<(), DataError> {
         let started = plimsoll_trace::now();
         let applied = self.stage.apply(input, output, scratch);
-        if let Some(started) = started {
-            plimsoll_trace::span(started, "input", self.stage.name(), &[]);
+        if let Some((started, time)) = started.map(|started| (started, started.elapsed()))
+            && time >= SHORTEST_TRACED
+        {
+            plimsoll_trace::span_of(started, time, "input", self.stage.name(), &[]);
         }
         applied
     }

@@ -11,6 +11,7 @@ use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, 
 use plimsoll_plan::{
     BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier, largest_pass,
 };
+use plimsoll_runtime::traced_bytes;
 use plimsoll_trace::BUFFER_BYTES;
 use plimsoll_transform::{LOSS, Shard};
 use std::sync::Arc;
@@ -58,13 +59,14 @@ impl Trainer {
         (!names.is_empty()).then(|| Entry::new(METRICS, bytes, names.join(", ")))
     }
 
-    /// What grows with the graphs: the trace, with the bytes in use at each step of the plans, and what was declared.
+    /// What grows with the graphs: the trace, with what the spans of the plans' steps say, and what was declared.
     fn per_node_entries(&self, graphs: &[(String, Arc<Graph>)]) -> Vec<Entry> {
         let nodes: usize = graphs.iter().map(|(_, graph)| graph.nodes.len()).sum();
         let trace = self.trace.as_ref().map(|settings| {
             let what = if settings.steps == 1 { "step" } else { "steps" };
             let note = format!("buffer of the trace of {} {what}", settings.steps);
-            Entry::new(TRACE, BUFFER_BYTES + nodes * size_of::<u64>(), note)
+            let spans = traced_bytes(graphs.iter().map(|(_, graph)| graph.as_ref()));
+            Entry::new(TRACE, BUFFER_BYTES + spans, note)
         });
         let each = self.outside_per_node.iter().map(|entry| {
             Entry::new(entry.name.clone(), entry.bytes.saturating_mul(nodes), entry.note.clone())
