@@ -1,6 +1,7 @@
 //! How a whole run fits: the number of micro-batches, and the techniques that each number may use.
 
 use super::candidates::PlanningProgress;
+use super::state_tiers::SLOW;
 use super::{Batches, Candidates, Score, better};
 use crate::{Budget, HostBudget, LoadSheet, PlanSet, SearchCache, Space, sheet, verify};
 use plimsoll_graph::{BatchRelation, Graph};
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Writing wears a disk out, and a link may be slower than it says: offload that is not needed to fit has to save at least this
-/// fraction (1/32) of a step.
-const WORTH_OFFLOADING: u64 = 32;
+/// fraction (1/1024) of a step.
+const WORTH_OFFLOADING: u64 = 1024;
 
 /// What plans of a run may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +97,16 @@ impl Chooser {
 
     /// The fastest plans found by searches at the line, else those with the lowest peak.
     fn search<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
-        let found = self.fastest(run);
+        let mut found = self.fastest(run);
         if !is_infeasible::<C>(&found) {
+            // What goes to host memory is chosen greedily: a search under a lower limit sometimes finds faster plans, and they fit
+            // here, too.
+            for limit in [self.line_bytes / 16 * 15, self.line_bytes / 8 * 7] {
+                let is_slow = |plans: &PlanSet| step_ns(plans) > self.unlimited_ns / SLOW * (SLOW + 1);
+                if run.tiers().host.is_some() && found.as_ref().is_ok_and(is_slow) {
+                    found = better_of::<C>(found, self.under_limit(run, limit));
+                }
+            }
             return found;
         }
         // Plans with the lowest peak sometimes fit where those searched for at the line do not.
