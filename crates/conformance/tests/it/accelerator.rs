@@ -366,6 +366,31 @@ fn inputs_copied_ahead_of_their_step_change_no_bits() {
     }
 }
 
+/// Behind a slow link a step that does not wait for its inputs is shorter, also if something is computed twice for their memory.
+#[test]
+fn room_for_the_next_batch_is_made_where_a_step_is_shorter_with_it() {
+    let (_, model, batch) = models().swap_remove(1);
+    let alone = synthetic(&model, 5 * batch, batch, 5);
+    let mut ahead = alone.clone();
+    ahead.train = ahead.train.workers(2);
+    let run = || trainer(1, Simulated::with_link(1, link(2_000_000)).expect("worker threads"));
+    let line = run().plan(&ahead).unwrap().sheet.total_bytes - 1;
+    let under = || run().device_line(line);
+    let (plan, without) = (under().plan(&ahead).unwrap(), under().plan(&alone).unwrap());
+    let (sheet, without) = (&plan.sheet, &without.sheet);
+    assert!(sheet.outside_bytes(NEXT_BATCH) > 0 && without.outside_bytes(NEXT_BATCH) == 0);
+    assert!(sheet.total_bytes <= line && sheet.line_bytes == line, "{}", sheet.total_bytes);
+    assert!(sheet.predicted_ms() < without.predicted_ms());
+    let forecast = run().forecast(&ahead).plan(line).unwrap();
+    assert_eq!(forecast.sheet.total_bytes, sheet.total_bytes);
+    let expected = trained_states(&trainer(1, executors()[0].on(2)), &alone).unwrap();
+    assert!(trained_states(&under(), &ahead).unwrap() == expected);
+    // Under the smallest line there is none.
+    let floor = run().forecast(&ahead).floor().unwrap();
+    let lowest = run().device_line(floor).plan(&ahead).unwrap();
+    assert!(lowest.sheet.outside_bytes(NEXT_BATCH) == 0 && lowest.sheet.total_bytes <= floor);
+}
+
 fn stop_after(event: &TrainEvent<'_>, steps: u64) -> Control {
     match event {
         TrainEvent::Step { step, .. } if *step >= steps => Control::Stop,
