@@ -115,7 +115,7 @@ fn logical(
                 let line = lines.iter().position(|(other, _)| *other == name).map(|at| lines.remove(at).1);
                 let gpu = open(index, line, run.check_memory, None, ("--place", "place its layers on cpu"))?;
                 lines.push((name, Size::Bytes(gpu.line_bytes)));
-                gpu.executor
+                Box::new(gpu.executor)
             }
         };
         executors.push((name, Arc::from(executor)));

@@ -8,7 +8,7 @@ use plimsoll::Size;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::cuda::{Cuda, CudaError, Gpu, libraries};
 use plimsoll::memory;
-use plimsoll::plan::{Executor, in_words};
+use plimsoll::plan::in_words;
 use plimsoll::runtime::StepTimes;
 use plimsoll::train::DeviceName;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn as_json(gpus: &Result<Vec<Gpu>, CudaError>) -> Value {
 
 /// A GPU to compute on, with the line of its memory.
 pub struct Chosen {
-    pub executor: Box<dyn Executor>,
+    pub executor: Cuda,
     pub line_bytes: usize,
 }
 
@@ -135,7 +135,7 @@ pub fn open(
         return Err(Failure::usage(message));
     }
     let executor = times.into_iter().fold(executor, |executor, times| executor.timed(times.clone()));
-    let executor: Box<dyn Executor> = Box::new(if checked { executor.checked() } else { executor });
+    let executor = if checked { executor.checked() } else { executor };
     Ok(Chosen { executor, line_bytes })
 }
 

@@ -151,6 +151,7 @@ impl From<TrainError> for Failure {
             TrainError::Export(_)
             | TrainError::Execute(_)
             | TrainError::Verify(_)
+            | TrainError::DeviceLost { .. }
             | TrainError::Overload(_)
             | TrainError::Ranks(_)
             | TrainError::File { .. }
@@ -167,6 +168,7 @@ impl From<TrainError> for Failure {
             | TrainError::Save { .. }
             | TrainError::File { .. }
             | TrainError::Setting(_)
+            | TrainError::DeviceLost { .. }
             | TrainError::Interrupted { .. } => text::escaped(&error),
             _ => error.to_string(),
         };

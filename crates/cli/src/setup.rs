@@ -14,7 +14,7 @@ use plimsoll::nn::{Field, Model};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::StepTimes;
 use plimsoll::runtime::spill::SpillFile;
-use plimsoll::runtime::transfer::disk_rates;
+use plimsoll::runtime::transfer::{DISK, Rates, disk_rates};
 use plimsoll::train::{BatchKind, DataFile, Reduction, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -451,7 +451,14 @@ fn run_executor(
         return Ok((elsewhere.executor(options), elsewhere.device_line()));
     }
     if let Some(gpu) = devices::gpu(&options.machine, options.check_memory, times)? {
-        return Ok((gpu.executor, Some(gpu.line_bytes)));
+        let executor = match spill_folder(options)? {
+            Some(folder) => {
+                let rates = disk(options.spill_speed, &folder, line_bytes)?;
+                gpu.executor.spilling(folder, rates.map_or(DISK, |rates| rates.link()))
+            }
+            None => gpu.executor,
+        };
+        return Ok((Box::new(executor), Some(gpu.line_bytes)));
     }
     Ok((cpu_executor(options, threads, line_bytes, times)?, None))
 }
@@ -467,26 +474,27 @@ pub fn cpu_executor(
     let executor = times.into_iter().fold(executor, |executor, times| executor.timed(times.clone()));
     let executor = if options.check_memory { executor.checked() } else { executor };
     Ok(Box::new(match spill_folder(options)? {
-        Some(folder) => with_disk(executor, options.spill_speed, &folder, line_bytes)?.spilling(folder),
+        Some(folder) => {
+            let executor = match disk(options.spill_speed, &folder, line_bytes)? {
+                Some(rates) => executor.disk_rates(rates),
+                None => executor,
+            };
+            executor.spilling(folder)
+        }
         None => executor,
     }))
 }
 
-/// The executor with the disk speed that the flags give, if any, for a run under a line. The folder may be created later.
-fn with_disk(
-    executor: Cpu,
-    speed: Option<SpillSpeed>,
-    folder: &Path,
-    line_bytes: usize,
-) -> Result<Cpu, Failure> {
+/// The disk speed that the flags give, if any, for a run under a line. The folder may be created later.
+fn disk(speed: Option<SpillSpeed>, folder: &Path, line_bytes: usize) -> Result<Option<Rates>, Failure> {
     Ok(match speed {
-        None => executor,
-        Some(SpillSpeed::Bytes(bytes)) => executor.disk_rate(bytes as f64 / 1e9),
+        None => None,
+        Some(SpillSpeed::Bytes(bytes)) => Some(Rates::both_ways(bytes as f64 / 1e9)),
         Some(SpillSpeed::Measured) => {
             let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
             let rates = disk_rates(existing, line_bytes)
                 .map_err(|e| Failure::usage(format!("--spill-speed measure: {e}")))?;
-            executor.disk_rates(rates)
+            Some(rates)
         }
     })
 }

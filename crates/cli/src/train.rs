@@ -350,13 +350,18 @@ pub fn say_skipped(session: &Session) {
     }
 }
 
-/// The failure of a run that a signal stopped: how to resume it, and the exit status of the signal.
+/// The failure of a run that a signal stopped, with the exit status of the signal, or that lost its device: how to resume it.
 fn interrupted(error: TrainError) -> Failure {
     let resume = match &error {
         TrainError::Interrupted { saved: Saved::In(folder), .. } => {
             format!("; continue with --resume {}", escaped(folder.display()))
         }
         TrainError::Interrupted { .. } => String::new(),
+        TrainError::DeviceLost { last_checkpoint: Some(path), .. } => {
+            let folder = path.parent().unwrap_or(path);
+            let resume = format!("; continue with --resume {}", escaped(folder.display()));
+            return Failure::run(format!("{}{resume}", escaped(&error)));
+        }
         _ => return error.into(),
     };
     let status = signals::received().unwrap_or(130);

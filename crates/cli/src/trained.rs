@@ -303,7 +303,7 @@ impl Described {
         let gpu = devices::gpu(&options.machine, false, None)?;
         let (with_gpu, device_line) = (gpu.is_some(), gpu.as_ref().map_or(usize::MAX, |gpu| gpu.line_bytes));
         let cpu = || trained_executor(threads, options.spill.as_deref(), &options.run);
-        let executor = gpu.map_or_else(cpu, |gpu| Ok(gpu.executor))?;
+        let executor = gpu.map_or_else(cpu, |gpu| Ok(Box::new(gpu.executor) as _))?;
         let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor).device_line(device_line);
         let examples = examples.min(data.test.len().unwrap_or(1).max(1));
         let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);

@@ -7,6 +7,7 @@ use plimsoll_cuda::{Cuda, Gpu};
 use plimsoll_eager::Eager;
 use plimsoll_plan::{Executor, Link};
 use plimsoll_runtime::KernelExecutor;
+use plimsoll_runtime::transfer::DISK;
 use plimsoll_simulated::Simulated;
 use plimsoll_tensor::DType;
 use plimsoll_testing::or_skip;
@@ -193,14 +194,22 @@ fn simulated(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     })
 }
 
-/// It has no tier to offload to, and one thread.
+/// It has one thread.
 fn emulated_cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let emulator = Emulator::new().expect("a compiler that was found");
-    Box::new(if options.checked { emulator.checked() } else { emulator })
+    let emulator = if options.checked { emulator.checked() } else { emulator };
+    Box::new(match options.spill {
+        Some(folder) => emulator.spilling(folder),
+        None => emulator,
+    })
 }
 
-/// It offloads to host memory.
+/// It offloads to host memory, and may to a file.
 fn cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let gpu = Cuda::open(0, None).expect("a GPU that was found");
-    Box::new(if options.checked { gpu.checked() } else { gpu })
+    let gpu = if options.checked { gpu.checked() } else { gpu };
+    Box::new(match options.spill {
+        Some(folder) => gpu.spilling(folder, DISK),
+        None => gpu,
+    })
 }

@@ -4,7 +4,7 @@ use crate::device::CpuDevice;
 use crate::dispatch::CpuTarget;
 use crate::isa::{Isa, UnavailableIsa};
 use plimsoll_plan::{Connection, ExecuteError, Executor, Link, PlanSet, Prepared, Target, Tiers};
-use plimsoll_runtime::transfer::{FileQueue, Rates, STAGING_BYTES};
+use plimsoll_runtime::transfer::{DISK, FileQueue, Rates, STAGING_BYTES};
 use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,16 +45,6 @@ const TRANSFER_THREAD_BYTES: usize = 32 << 10;
 /// Memory that transfers to and from the spill file need outside the arena.
 pub const DISK_STAGING_BYTES: usize = STAGING_BYTES + TRANSFER_THREAD_BYTES;
 
-/// The disk that plans assume by default: 2.5 GiB a second both ways, 0.1 ms latency, and another 0.1 ms for a MiB with
-/// nothing else in flight.
-const DISK: Link = Link {
-    load_ns_per_mib: 400_000,
-    store_ns_per_mib: 400_000,
-    latency_ns: 100_000,
-    single_request_ns: 100_000,
-    request_cpu_ns: 20_000,
-};
-
 impl Cpu {
     /// An executor on this many threads with this machine's best instruction set.
     pub fn new(threads: usize) -> std::io::Result<Self> {
@@ -90,19 +80,6 @@ impl Cpu {
     /// An executor whose plans assume a disk of this speed, as [`disk_rates`](plimsoll_runtime::transfer::disk_rates) measures it.
     pub fn disk_rates(self, rates: Rates) -> Self {
         Self { disk: rates.link(), ..self }
-    }
-
-    /// As [`Cpu::disk_rates`], with the same bytes per nanosecond both ways and a typical latency.
-    pub fn disk_rate(self, bytes_per_ns: f64) -> Self {
-        let Link { latency_ns, single_request_ns, request_cpu_ns, .. } = DISK;
-        let [read_bytes_per_ns, write_bytes_per_ns] = [bytes_per_ns; 2];
-        self.disk_rates(Rates {
-            read_bytes_per_ns,
-            write_bytes_per_ns,
-            latency_ns,
-            single_request_ns,
-            request_cpu_ns,
-        })
     }
 
     /// An executor in the checked mode: it fills dead memory with NaN and checks after every step that nothing was

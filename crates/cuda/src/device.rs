@@ -223,6 +223,12 @@ impl Device for CudaDevice {
         self.faults.check(&self.stream)
     }
 
+    fn lost(&self) -> Option<String> {
+        // A library's function fails with words of its own; the stream tells the driver's.
+        let _ = self.stream.finish();
+        self.context.lost().map(ToString::to_string)
+    }
+
     fn page_bytes(&self) -> usize {
         PAGE_BYTES
     }

@@ -1,7 +1,8 @@
 //! The executor: opens a GPU, and runs plans on it.
 
-use crate::device::CudaDevice;
+use crate::device::{CudaDevice, words};
 use crate::driver::{CudaError, Event, Gpu, HostMemory, Stream};
+use crate::file_lane::FileLane;
 use crate::host_queue::HostQueue;
 use crate::kernels::{Call, find};
 use crate::staging::{LEAST, STAGING_BYTES};
@@ -10,6 +11,7 @@ use plimsoll_plan::{
     Action, Connection, Entry, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target,
     TierSpec, Tiers,
 };
+use plimsoll_runtime::transfer::{DEVICE_STAGING_BYTES, StagedQueue};
 use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,6 +33,8 @@ pub struct Cuda {
     options: Options,
     /// Bytes of the GPU's memory that others held when it was opened.
     held_by_others: Option<usize>,
+    /// The folder of the spill file, if states and values may be offloaded to one, and the link between host memory and its disk.
+    spill: Option<(PathBuf, Link)>,
 }
 
 /// What was measured when this process opened a GPU for the first time. Later its context is there already, and its memory
@@ -81,7 +85,8 @@ impl Cuda {
         let libraries =
             format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
         let target = CudaTarget { gpu, libraries, context_bytes, link };
-        Ok(Self { target, device: Arc::new(device), options: Options::default(), held_by_others })
+        let device = Arc::new(device);
+        Ok(Self { target, device, options: Options::default(), held_by_others, spill: None })
     }
 
     /// The GPU.
@@ -95,6 +100,12 @@ impl Cuda {
     /// If the device fails, or its memory is too small.
     pub fn launch_times(&self, query: &KernelQuery<'_>) -> Result<Vec<(String, Duration)>, ExecuteError> {
         self.device.launch_times(query).map_err(ExecuteError::Device)
+    }
+
+    /// An executor that may offload to a spill file in a folder, too, what host memory has no room for, over this link between
+    /// host memory and its disk.
+    pub fn spilling(self, folder: impl Into<PathBuf>, disk: Link) -> Self {
+        Self { spill: Some((folder.into(), disk)), ..self }
     }
 
     /// An executor in the checked mode: it fills dead memory with NaN and checks after every step that nothing was
@@ -116,8 +127,10 @@ impl Executor for Cuda {
     }
 
     fn tiers(&self) -> Tiers {
-        let host = TierSpec { capacity_bytes: u64::MAX, link: self.target.link, staging_bytes: 0 };
-        Tiers { host: Some(host), file: None }
+        let tier = |link, staging_bytes| TierSpec { capacity_bytes: u64::MAX, link, staging_bytes };
+        let link = self.target.link;
+        let file = self.spill.as_ref().map(|(_, disk)| tier(link.through(*disk), DEVICE_STAGING_BYTES));
+        Tiers { host: Some(tier(link, 0)), file }
     }
 
     fn host_entries(&self) -> Vec<Entry> {
@@ -185,7 +198,10 @@ impl Cuda {
             } else {
                 None
             };
-            Ok(Queues { host: host.map(|queue| Box::new(queue) as _), file: None })
+            let folder = self.spill.as_ref().map(|(folder, _)| folder.as_path());
+            let lane = || Ok(Box::new(FileLane::new(&self.device.stream).map_err(words)?) as _);
+            let file = StagedQueue::for_run(folder, plans.tier_bytes.file, lane)?;
+            Ok(Queues { host: host.map(|queue| Box::new(queue) as _), file })
         };
         prepare(plans, &self.target, self.device.clone(), queues, options)
     }

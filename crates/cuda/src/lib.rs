@@ -5,7 +5,7 @@
 //! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
 //! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt; `tuning`: their fastest algorithms; `kept`: the
 //!   folder that keeps both.
-//! - `device`, `host_queue`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
+//! - `device`, `host_queue`, `file_lane`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
 //!   when it reads a result.
 //! - [`Cuda`]: the executor.
 
@@ -16,6 +16,7 @@ mod driver;
 pub mod emulator;
 mod executor;
 mod faults;
+mod file_lane;
 mod host_queue;
 mod kept;
 mod kernels;
@@ -27,6 +28,7 @@ mod tuning;
 pub use driver::{CudaError, Gpu, Holder};
 pub use executor::Cuda;
 pub use kernels::{Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Parameter, Pointer, Product, find};
+pub use plimsoll_runtime::transfer::DEVICE_STAGING_BYTES;
 
 /// Machine code for a kernel's source, behind the prelude, for a compute capability: what a device of it would load.
 ///

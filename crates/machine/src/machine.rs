@@ -5,8 +5,8 @@ use crate::file::{File, FileCpu, FileCuda, FileLink, FileNetwork, FileRoofline, 
 use crate::quantity::{BANDWIDTH, CLOCK, FLOPS, TIME, write_bytes, write_size};
 use crate::{MachineError, Roofline};
 use plimsoll_cpu::{CpuTarget, DISK_STAGING_BYTES, isa::Isa};
-use plimsoll_cuda::Gpu;
 use plimsoll_cuda::target::CudaTarget;
+use plimsoll_cuda::{DEVICE_STAGING_BYTES, Gpu};
 use plimsoll_plan::{Link, Network, Size, Target, TierSpec, Tiers};
 use std::path::Path;
 use toml::Spanned;
@@ -130,7 +130,8 @@ impl Machine {
             let link = link(&file.to_host, &file.from_host);
             let link = to_host.map_or(link, |to_host| to_host.through(link));
             let capacity_bytes = file.space.line_bytes() as u64;
-            TierSpec { capacity_bytes, link, staging_bytes: DISK_STAGING_BYTES }
+            let staging_bytes = if to_host.is_some() { DEVICE_STAGING_BYTES } else { DISK_STAGING_BYTES };
+            TierSpec { capacity_bytes, link, staging_bytes }
         });
         let capacity_bytes = self.host.memory_bytes as u64;
         let host = to_host.map(|link| TierSpec { capacity_bytes, link, staging_bytes: 0 });

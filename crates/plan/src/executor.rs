@@ -27,9 +27,17 @@ pub enum ExecuteError {
         /// What went wrong.
         reason: String,
     },
-    /// The device failed, or was lost.
+    /// The device failed.
     #[error("{0}")]
     Device(String),
+    /// The device was lost: this process can compute on it and read from it no more.
+    #[error("{device} was lost: {reason}")]
+    Lost {
+        /// The device.
+        device: String,
+        /// The driver's words.
+        reason: String,
+    },
     /// A transfer to or from a tier failed.
     #[error("{0}")]
     Transfer(String),

@@ -66,6 +66,11 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Why this process can use it no more, if that is so. Asked after something has failed.
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
     /// Whether its memory is the host's, which may then use it by address: kernels have completed when they return.
     fn in_host_memory(&self) -> bool {
         false

@@ -275,9 +275,33 @@ impl<D: Device> StepLoop<D> {
         result
     }
 
+    /// Runs every step of a plan.
+    fn run_each(
+        &mut self,
+        plan: usize,
+        inputs: Inputs<'_>,
+        step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
+    ) -> Result<(), ExecuteError> {
+        let ran = self.run_steps(plan, inputs, step);
+        ran.map_err(|error| self.or_lost(error))
+    }
+
+    /// An error, or that the device was lost, where that is the cause.
+    fn or_lost(&self, error: ExecuteError) -> ExecuteError {
+        match self.device.lost() {
+            Some(reason) => ExecuteError::Lost { device: self.plans.target.clone(), reason },
+            None => error,
+        }
+    }
+
+    /// The error of what the device was told to do.
+    fn device_error(&self, reason: String) -> ExecuteError {
+        self.or_lost(ExecuteError::Device(reason))
+    }
+
     /// Copies the inputs in, but for those that are there ahead, and runs every step of a plan: micro-batch after micro-batch, then
     /// the optimizer step.
-    fn run_each(
+    fn run_steps(
         &mut self,
         plan: usize,
         inputs: Inputs<'_>,
@@ -519,7 +543,8 @@ impl<D: Device> Prepared for StepLoop<D> {
         let ahead = self.ahead.as_mut().filter(|_| self.connection.is_none());
         let Some((ahead, planned)) = ahead.zip(self.plans.plans.get(plan)) else { return Ok(false) };
         // SAFETY: the range behind the arena, which nothing else uses.
-        unsafe { ahead.start(&self.arena, plan, planned, inputs) }.map_err(ExecuteError::Device)
+        let started = unsafe { ahead.start(&self.arena, plan, planned, inputs) };
+        started.map_err(|reason| self.device_error(reason))
     }
 
     fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
@@ -554,30 +579,32 @@ impl<D: Device> Prepared for StepLoop<D> {
     fn read_output(&self, plan: usize, output: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         let buffer = self.output_buffer(plan, output, into.len())?;
         // SAFETY: no step runs and no load is in flight, so nothing writes to the arena.
-        unsafe { self.arena.read(buffer.offset, into) }.map_err(ExecuteError::Device)
+        unsafe { self.arena.read(buffer.offset, into) }.map_err(|reason| self.device_error(reason))
     }
 
     fn read_state(&self, state: usize, offset: usize, into: &mut [u8]) -> Result<(), ExecuteError> {
         match self.state_home(state, offset, into.len())? {
             StateHome::Arena(offset) => {
                 // SAFETY: no step runs and no load is in flight, so nothing writes to the arena.
-                unsafe { self.arena.read(offset, into) }.map_err(ExecuteError::Device)
+                unsafe { self.arena.read(offset, into) }.map_err(|reason| self.device_error(reason))
             }
             StateHome::Offloaded { tier, offset } => {
-                self.transfers.queue(tier)?.read_now(offset, into).map_err(failed)
+                let read = self.transfers.queue(tier)?.read_now(offset, into);
+                read.map_err(|error| self.or_lost(failed(error)))
             }
         }
     }
 
     fn write_state(&mut self, state: usize, offset: usize, from: &[u8]) -> Result<(), ExecuteError> {
-        self.transfers.drain()?;
+        self.transfers.drain().map_err(|error| self.or_lost(error))?;
         match self.state_home(state, offset, from.len())? {
             StateHome::Arena(offset) => {
                 // SAFETY: no step runs, so nothing else uses the arena.
-                unsafe { self.arena.write(offset, from) }.map_err(ExecuteError::Device)
+                unsafe { self.arena.write(offset, from) }.map_err(|reason| self.device_error(reason))
             }
             StateHome::Offloaded { tier, offset } => {
-                self.transfers.queue(tier)?.write_now(offset, from).map_err(failed)
+                let written = self.transfers.queue(tier)?.write_now(offset, from);
+                written.map_err(|error| self.or_lost(failed(error)))
             }
         }
     }
@@ -601,6 +628,6 @@ impl<D: Device> KernelSession for StepLoop<D> {
         }
         let from = self.arena.at(buffer.offset, bytes).cast_const();
         // SAFETY: no load is in flight, and steps of the next run come after the copy; the rest is the caller's promise.
-        unsafe { self.device.copy(from, to, bytes) }.map_err(ExecuteError::Device)
+        unsafe { self.device.copy(from, to, bytes) }.map_err(|reason| self.device_error(reason))
     }
 }

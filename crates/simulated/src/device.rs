@@ -5,7 +5,7 @@ use plimsoll_graph::Numerics;
 use plimsoll_plan::{Kernel, KernelQuery, Link, Target, Unsupported};
 use plimsoll_runtime::arena::Arena;
 use plimsoll_runtime::{Device, InputLane, Memory, Operands};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ pub(crate) struct SimulatedDevice {
     pub(crate) link: Link,
     /// Bytes of memory that nobody has.
     free: Arc<AtomicUsize>,
+    /// Whether it is lost.
+    pub(crate) lost: Arc<AtomicBool>,
     /// The operands of the kernel that runs.
     operands: Mutex<HostOperands>,
 }
@@ -81,7 +83,8 @@ impl SimulatedDevice {
     pub fn new(cpu: CpuDevice, link: Link) -> Self {
         let (reads, writes) = (Vec::with_capacity(OPERANDS), Vec::with_capacity(OPERANDS));
         let operands = Mutex::new(HostOperands { reads, writes });
-        Self { cpu, link, free: Arc::new(AtomicUsize::new(usize::MAX)), operands }
+        let (free, lost) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::default());
+        Self { cpu, link, free, lost, operands }
     }
 
     /// Sets how many bytes of memory nobody has.
@@ -94,6 +97,14 @@ impl SimulatedDevice {
 pub(crate) struct SimulatedMemory {
     arena: Arena,
     free: Arc<AtomicUsize>,
+    lost: Arc<AtomicBool>,
+}
+
+/// The words of a device that is lost.
+const LOST: &str = "it does not answer";
+
+fn check(lost: &AtomicBool) -> Result<(), String> {
+    if lost.load(Ordering::Relaxed) { Err(LOST.into()) } else { Ok(()) }
 }
 
 impl Drop for SimulatedMemory {
@@ -112,16 +123,19 @@ impl Memory for SimulatedMemory {
     }
 
     unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), String> {
+        check(&self.lost)?;
         // SAFETY: the caller's promise is passed on.
         unsafe { self.arena.read(offset, into) }
     }
 
     unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), String> {
+        check(&self.lost)?;
         // SAFETY: the caller's promise is passed on.
         unsafe { self.arena.write(offset, from) }
     }
 
     unsafe fn fill(&self, offset: usize, bytes: usize, byte: u8) -> Result<(), String> {
+        check(&self.lost)?;
         // SAFETY: the caller's promise is passed on.
         unsafe { self.arena.fill(offset, bytes, byte) }
     }
@@ -137,7 +151,7 @@ impl Device for SimulatedDevice {
             return Err(format!("{bytes} bytes of memory are needed on the accelerator, {free} are free"));
         }
         match self.cpu.map(bytes) {
-            Ok(arena) => Ok(SimulatedMemory { arena, free: self.free.clone() }),
+            Ok(arena) => Ok(SimulatedMemory { arena, free: self.free.clone(), lost: self.lost.clone() }),
             Err(reason) => {
                 self.free.fetch_add(bytes, Ordering::Relaxed);
                 Err(reason)
@@ -154,6 +168,7 @@ impl Device for SimulatedDevice {
     }
 
     unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String> {
+        check(&self.lost)?;
         let mut host = self.operands.lock().unwrap_or_else(PoisonError::into_inner);
         let HostOperands { reads, writes } = &mut *host;
         reads.clear();
@@ -167,6 +182,7 @@ impl Device for SimulatedDevice {
     }
 
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
+        check(&self.lost)?;
         // SAFETY: the caller's promise is passed on, of the same memory.
         unsafe { self.cpu.copy(host_address(from.cast_mut()), host_address(to), bytes) }
     }
@@ -194,6 +210,10 @@ impl Device for SimulatedDevice {
 
     fn input_lane(&self) -> Result<Option<Box<dyn InputLane>>, String> {
         Ok(Some(Box::new(LinkLane(self.link))))
+    }
+
+    fn lost(&self) -> Option<String> {
+        check(&self.lost).err()
     }
 }
 

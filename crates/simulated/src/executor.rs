@@ -12,6 +12,7 @@ use plimsoll_runtime::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A simulated accelerator.
 pub struct Simulated {
@@ -60,6 +61,11 @@ impl Simulated {
     pub fn memory(self, bytes: usize) -> Self {
         self.device.set_free_bytes(bytes);
         self
+    }
+
+    /// What loses it, once it is set: every kernel and copy fails from then on.
+    pub fn lost(&self) -> Arc<AtomicBool> {
+        self.device.lost.clone()
     }
 
     /// An accelerator in the runtime's checked mode.

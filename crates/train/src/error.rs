@@ -9,7 +9,7 @@ use plimsoll_plan::{ExecuteError, PlanError, VerifyError};
 use plimsoll_transform::SplitError;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why a run could not start or continue.
@@ -81,6 +81,21 @@ pub enum TrainError {
         step: u64,
         /// Whether the run can be resumed from a checkpoint.
         saved: Saved,
+    },
+    /// A device of the run was lost: nothing can be read from it any more.
+    #[error(
+        "{device} was lost after step {step}: {reason}; {}",
+        last_checkpoint.as_ref().map_or("there is no checkpoint".into(), |path| format!("the last checkpoint is {}", path.display()))
+    )]
+    DeviceLost {
+        /// The device.
+        device: String,
+        /// The driver's words.
+        reason: String,
+        /// Steps done.
+        step: u64,
+        /// The run's newest checkpoint, which it can be resumed from.
+        last_checkpoint: Option<PathBuf>,
     },
     /// Memory outside the plan came close to the line.
     #[error(transparent)]

@@ -1,12 +1,14 @@
 //! The simulated accelerator: lines of device and host memory at once, offload to host memory and to a file, the CPU's bits.
 
-use plimsoll_conformance::{executors, long_tests, on_gpu, synthetic, trained_states};
+use plimsoll_conformance::{executors, long_tests, on_emulated_cuda, on_gpu, synthetic, trained_states};
+use plimsoll_data::Dataset;
 use plimsoll_graph::Numerics;
 use plimsoll_nn::{AdamW, Model, zoo};
 use plimsoll_plan::sheet::{NEXT_BATCH, PAGE_TABLES};
 use plimsoll_plan::{
     ExecuteError, Executor, Kernel, KernelQuery, Link, PlanSet, Prepared, Target, Tier, Tiers, Unsupported,
 };
+use plimsoll_runtime::spill::SpillFile;
 use plimsoll_simulated::Simulated;
 use plimsoll_train::{Control, TrainEvent, Trainer, tally};
 use std::path::Path;
@@ -63,42 +65,99 @@ const LINES: [(usize, usize); 5] = [(100, 100), (70, 100), (40, 100), (40, 40), 
 #[test]
 fn lines_of_device_and_host_memory_hold_and_change_no_bits() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (mut rematerialized, mut used) = (0, [0; 2]);
+    let mut used = Used::default();
     // The others take minutes.
     let tested = if long_tests() { models().len() } else { 1 };
     for (index, (name, model, batch)) in models().into_iter().enumerate().take(tested) {
         let data = synthetic(&model, 2 * batch, 3, 5);
         let expected = trained_states(&trainer(index, executors()[0].on(2)), &data).expect("no line");
-        let forecast = trainer(index, accelerator(folder));
-        let mut forecast = forecast.forecast(&data);
+        used.under_lines(name, &data, &expected, 1 << 20, || trainer(index, accelerator(folder)));
+    }
+    used.check();
+    assert!(!long_tests() || used.rematerialized > 10, "{}", used.rematerialized);
+}
+
+/// Two steps of a model on the first of the executors, which may offload to host memory and to a file.
+fn offloading(widths: &[usize]) -> Trainer {
+    let folder = [env!("CARGO_TARGET_TMPDIR"), "/var/tmp"].map(Path::new);
+    let folder = folder.into_iter().find(|folder| SpillFile::create(folder, 1).is_ok()).expect("a disk");
+    let model = zoo::mlp_of(&widths[..1], &widths[1..], 10);
+    let executor = executors()[0].offloading(1, false, folder);
+    Trainer::new(model, AdamW::new(1e-2)).executor(executor).line(usize::MAX).batch(32).steps(2).seed(9)
+}
+
+/// What does not fit the device goes to host memory, and what does not fit there to a file. `slack` is for what the process takes of host
+/// memory between two plans.
+fn beyond_host_memory(widths: &[usize], slack: usize) {
+    let data = synthetic(&zoo::mlp_of(&widths[..1], &widths[1..], 10), 64, 3, 5);
+    let expected = trained_states(&offloading(widths), &data).expect("no line");
+    let mut used = Used::default();
+    used.under_lines(executors()[0].name, &data, &expected, slack, || offloading(widths));
+    used.check();
+}
+
+#[test]
+fn emulated_cuda_offloads_to_host_memory_and_to_a_file() {
+    on_emulated_cuda(|| beyond_host_memory(&[256, 384, 384], 1 << 20));
+}
+
+#[test]
+fn a_gpu_offloads_to_host_memory_and_to_a_file() {
+    on_gpu(|| beyond_host_memory(&[2048, 6000, 4000], 64 << 20));
+}
+
+/// What plans did to stay under their lines.
+#[derive(Default)]
+struct Used {
+    rematerialized: usize,
+    /// Values and states in each tier.
+    tiers: [usize; 2],
+}
+
+impl Used {
+    /// Trains under [`LINES`], with `slack` beside the line of host memory, and compares states.
+    fn under_lines(
+        &mut self,
+        name: &str,
+        data: &Dataset,
+        expected: &[(String, Vec<u8>)],
+        slack: usize,
+        run: impl Fn() -> Trainer,
+    ) {
+        let free = run();
+        let mut forecast = free.forecast(data);
         let (floor, whole) = (forecast.floor().unwrap(), forecast.plan(usize::MAX).unwrap());
         let whole = whole.sheet.total_bytes;
+        // The file needs staging, which a run without one does not have; pages round up.
+        let tiers = free.plan(data).unwrap().tiers();
+        let staging = tiers.file.map_or(0, |file| file.staging_bytes);
         for (device_percent, host_percent) in LINES {
             let device = floor + (whole - floor) / 100 * device_percent;
             let roomy = forecast.plan(device).unwrap();
             let host = roomy.sheet.host.as_ref().expect("a device");
             let others = host.total_bytes - host.arena_bytes;
-            // The file needs staging, which a run without one does not have; pages round up.
-            let staging = accelerator(folder).tiers().file.map_or(0, |file| file.staging_bytes);
-            let host_line = others + host.arena_bytes / 100 * host_percent + staging + (1 << 20);
-            let run = trainer(index, accelerator(folder)).line(host_line);
+            let host_line = others + host.arena_bytes / 100 * host_percent + staging + slack;
+            let run = run().line(host_line);
             // With less room in host memory a plan may need more of the device's.
-            let device = device.max(run.forecast(&data).floor().unwrap());
+            let device = device.max(run.forecast(data).floor().unwrap());
             let run = run.device_line(device);
-            let plans = run.plan(&data).unwrap_or_else(|e| panic!("{name}, {device} and {host_line}: {e}"));
+            let plans = run.plan(data).unwrap_or_else(|e| panic!("{name}, {device} and {host_line}: {e}"));
             check_lines(&plans, device, host_line);
             let tally = tally(&plans);
-            rematerialized += tally.recomputed;
-            for (tier, used) in Tier::ALL.into_iter().zip(&mut used) {
+            self.rematerialized += tally.recomputed;
+            for (tier, used) in Tier::ALL.into_iter().zip(&mut self.tiers) {
                 *used += tally.offloaded[tier];
             }
-            let found = trained_states(&run, &data).unwrap();
+            let found = trained_states(&run, data).unwrap();
             assert!(found == expected, "{name}: lines of {device} and {host_line} bytes changed a state");
         }
     }
-    println!("{rematerialized} rematerialized, {} in host memory, {} in the file", used[0], used[1]);
-    assert!(used.iter().all(|&count| count > 3), "{used:?}");
-    assert!(!long_tests() || rematerialized > 10, "{rematerialized}");
+
+    fn check(&self) {
+        let [host, file] = self.tiers;
+        println!("{} rematerialized, {host} in host memory, {file} in the file", self.rematerialized);
+        assert!(host > 3 && file > 3, "{host} and {file}");
+    }
 }
 
 fn check_lines(plans: &PlanSet, device: usize, host_line: usize) {
@@ -305,6 +364,31 @@ fn inputs_copied_ahead_of_their_step_change_no_bits() {
     for (name, bytes) in &expected {
         assert!(session.state(name).unwrap().as_bytes() == *bytes, "{name}");
     }
+}
+
+/// Behind a slow link a step that does not wait for its inputs is shorter, also if something is computed twice for their memory.
+#[test]
+fn room_for_the_next_batch_is_made_where_a_step_is_shorter_with_it() {
+    let (_, model, batch) = models().swap_remove(1);
+    let alone = synthetic(&model, 5 * batch, batch, 5);
+    let mut ahead = alone.clone();
+    ahead.train = ahead.train.workers(2);
+    let run = || trainer(1, Simulated::with_link(1, link(2_000_000)).expect("worker threads"));
+    let line = run().plan(&ahead).unwrap().sheet.total_bytes - 1;
+    let under = || run().device_line(line);
+    let (plan, without) = (under().plan(&ahead).unwrap(), under().plan(&alone).unwrap());
+    let (sheet, without) = (&plan.sheet, &without.sheet);
+    assert!(sheet.outside_bytes(NEXT_BATCH) > 0 && without.outside_bytes(NEXT_BATCH) == 0);
+    assert!(sheet.total_bytes <= line && sheet.line_bytes == line, "{}", sheet.total_bytes);
+    assert!(sheet.predicted_ms() < without.predicted_ms());
+    let forecast = run().forecast(&ahead).plan(line).unwrap();
+    assert_eq!(forecast.sheet.total_bytes, sheet.total_bytes);
+    let expected = trained_states(&trainer(1, executors()[0].on(2)), &alone).unwrap();
+    assert!(trained_states(&under(), &ahead).unwrap() == expected);
+    // Under the smallest line there is none.
+    let floor = run().forecast(&ahead).floor().unwrap();
+    let lowest = run().device_line(floor).plan(&ahead).unwrap();
+    assert!(lowest.sheet.outside_bytes(NEXT_BATCH) == 0 && lowest.sheet.total_bytes <= floor);
 }
 
 fn stop_after(event: &TrainEvent<'_>, steps: u64) -> Control {

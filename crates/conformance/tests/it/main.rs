@@ -13,6 +13,7 @@ mod golden_runs;
 mod gradients_match;
 mod instruction_sets;
 mod layers_match;
+mod lost_device;
 mod low_precision;
 mod named_axes;
 mod noise;

@@ -5,6 +5,7 @@ use super::gpu::{Driver, driver};
 use super::{CudaError, Gpu};
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The limit of the stack of a device thread, by the driver's number.
@@ -12,6 +13,22 @@ const STACK_LIMIT: c_int = 0;
 
 /// Bytes of stack of a device thread. Every KiB takes some 264 MiB of a large GPU. Our kernels have no stack frame.
 pub(crate) const STACK_BYTES: usize = 256;
+
+/// Whether a function's code says that the context is of no more use, as the driver's manual has it: every later call fails, and memory
+/// of the device cannot be read.
+fn loses_context(code: c_int) -> bool {
+    match code {
+        // The driver shuts down; the device is gone, or taken for others.
+        4 | 46 | 100 | 709 => true,
+        // Memory or a link of the device is damaged.
+        214 | 220 | 721 => true,
+        // A kernel did what none may, or did not end.
+        700 | 702 | 710 | 714..=720 => true,
+        // An error of another device, or one that nobody knows.
+        911 | 999 => true,
+        _ => false,
+    }
+}
 
 thread_local! {
     /// The number of the context that is current in this thread.
@@ -28,6 +45,8 @@ pub(crate) struct Context {
     device: c_int,
     handle: Handle,
     number: u64,
+    /// The first error after which it is of no more use.
+    lost: OnceLock<CudaError>,
 }
 
 // SAFETY: the driver's contexts may be used from any thread.
@@ -46,7 +65,7 @@ impl Context {
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut handle, device) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
-        let context = Self { gpu, driver, device, handle, number };
+        let context = Self { gpu, driver, device, handle, number, lost: OnceLock::new() };
         context.enter()?;
         // SAFETY: a plain call.
         context.check("cuCtxSetLimit", unsafe { (driver.api.cuCtxSetLimit)(STACK_LIMIT, STACK_BYTES) })?;
@@ -66,7 +85,18 @@ impl Context {
 
     /// The error of a function that returned a code.
     pub fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
-        self.driver.check(call, code)
+        let checked = self.driver.check(call, code);
+        if let Err(error) = &checked
+            && loses_context(code)
+        {
+            self.lost.get_or_init(|| error.clone());
+        }
+        checked
+    }
+
+    /// The error that made it useless, if one did.
+    pub fn lost(&self) -> Option<&CudaError> {
+        self.lost.get()
     }
 
     /// Free bytes of the GPU's memory.

@@ -5,24 +5,41 @@
 
 mod compile;
 mod product;
+mod tiers;
 
 use crate::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, find, target};
 use compile::{HostKernel, kernel};
 use plimsoll_graph::Numerics;
 use plimsoll_plan::{
-    Connection, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, Unsupported,
+    Connection, ExecuteError, Executor, KernelQuery, Link, PlanSet, Prepared, Target, TierSpec, Tiers,
+    Unsupported,
 };
 use plimsoll_runtime::arena::Arena;
+use plimsoll_runtime::transfer::{DEVICE_STAGING_BYTES, StagedQueue};
 use plimsoll_runtime::{
     Device, KernelDevice, KernelExecutor, KernelSession, Operands, Options, Queues, prepare,
 };
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::Arc;
+use tiers::{HostLane, HostTier};
 
 /// An executor whose device is the host.
 pub struct Emulator {
     options: Options,
+    /// The folder of the spill file, if it offloads.
+    spill: Option<PathBuf>,
 }
+
+/// The link to host memory, and that to a disk behind it, as plans have them.
+const LINK: Link = Link {
+    load_ns_per_mib: 50_000,
+    store_ns_per_mib: 50_000,
+    latency_ns: 0,
+    single_request_ns: 0,
+    request_cpu_ns: 0,
+};
+const DISK: Link = Link { load_ns_per_mib: 500_000, store_ns_per_mib: 500_000, ..LINK };
 
 /// There is no C++ compiler.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -33,18 +50,49 @@ impl Emulator {
     /// The emulator of this machine.
     pub fn new() -> Result<Self, NoCompiler> {
         compile::check_compiler().map_err(NoCompiler)?;
-        Ok(Self { options: Options::default() })
+        Ok(Self { options: Options::default(), spill: None })
     }
 
     /// An emulator in the runtime's checked mode.
     pub fn checked(self) -> Self {
-        Self { options: Options { checked: true, ..self.options } }
+        Self { options: Options { checked: true, ..self.options }, ..self }
+    }
+
+    /// An emulator that offloads to memory of the host, and to a file in a folder. It has neither, unless told.
+    pub fn spilling(self, folder: impl Into<PathBuf>) -> Self {
+        Self { spill: Some(folder.into()), ..self }
+    }
+
+    fn prepare_with(
+        &self,
+        plans: Arc<PlanSet>,
+        options: &Options,
+    ) -> Result<Box<dyn KernelSession>, ExecuteError> {
+        let queues = |plans: &PlanSet| {
+            let host = (plans.tier_bytes.host > 0).then(|| HostTier::new(plans.tier_bytes.host as usize));
+            let host = host.transpose().map_err(|e| ExecuteError::Transfer(e.to_string()))?;
+            let lane = || Ok(Box::new(HostLane) as _);
+            let file = StagedQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file, lane)?;
+            Ok(Queues { host: host.map(|tier| Box::new(tier) as _), file })
+        };
+        prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), queues, options)
     }
 }
 
 impl Executor for Emulator {
     fn target(&self) -> &dyn Target {
         &EmulatedTarget
+    }
+
+    fn tiers(&self) -> Tiers {
+        let tier = |link, staging_bytes| TierSpec { capacity_bytes: u64::MAX, link, staging_bytes };
+        match self.spill {
+            Some(_) => Tiers {
+                host: Some(tier(LINK, 0)),
+                file: Some(tier(LINK.through(DISK), DEVICE_STAGING_BYTES)),
+            },
+            None => Tiers::default(),
+        }
     }
 
     fn prepare(&self, plans: Arc<PlanSet>) -> Result<Box<dyn Prepared>, ExecuteError> {
@@ -56,7 +104,8 @@ impl Executor for Emulator {
         plans: Arc<PlanSet>,
         connection: Connection,
     ) -> Result<Box<dyn Prepared>, ExecuteError> {
-        Ok(prepare_with(plans, &Options { connection: Some(connection), ..self.options.clone() })?)
+        let options = Options { connection: Some(connection), ..self.options.clone() };
+        Ok(self.prepare_with(plans, &options)?)
     }
 }
 
@@ -66,12 +115,8 @@ impl KernelExecutor for Emulator {
     }
 
     fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
-        prepare_with(plans, &self.options)
+        self.prepare_with(plans, &self.options)
     }
-}
-
-fn prepare_with(plans: Arc<PlanSet>, options: &Options) -> Result<Box<dyn KernelSession>, ExecuteError> {
-    prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), |_| Ok(Queues::default()), options)
 }
 
 /// A GPU without a speed: every kernel is said to take as long as its bytes take to move.

@@ -4,7 +4,7 @@ use super::{normal, random_programs};
 use plimsoll_eager::{Eager, Error, Result, Tape, Tensor, compile};
 use plimsoll_plan::{Link, MiB, TIER_ALIGNMENT};
 use plimsoll_simulated::Simulated;
-use plimsoll_testing::Scratch;
+use plimsoll_testing::{Scratch, or_skip};
 use std::time::{Duration, Instant};
 
 /// An accelerator behind a link that takes no time.
@@ -152,5 +152,48 @@ fn devices_are_named() -> Result<()> {
     let two = Eager::builder().on("cpu").executor(accelerator()).build().map(drop).unwrap_err();
     assert!(two.to_string().contains("on one device"), "{two}");
     assert!(Eager::builder().on("cpu").threads(1).build()?.device().starts_with("cpu:"));
+    Ok(())
+}
+
+/// A context on the first GPU, if there is one.
+fn gpu() -> Option<plimsoll_eager::EagerBuilder> {
+    or_skip(Eager::builder().on("cuda:0").build()).map(|_| Eager::builder().on("cuda:0"))
+}
+
+#[test]
+fn random_programs_stay_under_the_line_of_a_gpu() {
+    let Some(builder) = gpu() else { return };
+    let e = builder.line(MiB(16)).build().unwrap();
+    assert_eq!(e.device(), "cuda:0");
+    assert!(random_programs::run(&e, 0, 1500, 16 << 20) > 10, "the line was hardly reached");
+    let folder = Scratch::new("eager-gpu");
+    let e = Eager::builder().on("cuda:0").line(MiB(16)).spill(&folder.0, MiB(256)).build().unwrap();
+    assert_eq!(random_programs::run(&e, 1, 1500, 16 << 20), 0, "everything fits the file");
+    assert!(e.pool().offloaded > 16 << 20, "{}", e.pool());
+}
+
+/// A step on a GPU: always the same bits, near those of the CPU, and those of the step as a compiled function.
+#[test]
+fn a_step_on_a_gpu_is_near_the_cpus_and_always_the_same() -> Result<()> {
+    let Some(builder) = gpu() else { return Ok(()) };
+    let (gpu, cpu) = (builder.build()?, super::eager());
+    let function = |inputs: &[Tensor]| {
+        let tape = Tape::new();
+        tape.watch(&inputs[1]);
+        let loss = inputs[0].matmul(&inputs[1]).tanh().square().mean(&[0, 1], false).get()?;
+        let gradients = tape.gradient(&loss, &[&inputs[1]])?;
+        Ok([vec![loss], gradients].concat())
+    };
+    let step = |e: &Eager| function(&[normal(e, "x", "f32[640,80]"), normal(e, "w", "f32[80,60]")]);
+    let (found, again, wanted) = (step(&gpu)?, step(&gpu)?, step(&cpu)?);
+    let (x, w) = (normal(&gpu, "x", "f32[640,80]"), normal(&gpu, "w", "f32[80,60]"));
+    let compiled = compile(function, &[&x, &w], MiB(64))?.run(&[&x, &w])?;
+    for i in 0..2 {
+        assert_eq!(found[i].device(), "cuda:0");
+        assert!(bits(&found[i]) == bits(&again[i]) && bits(&found[i]) == bits(&compiled[i]));
+        for (x, y) in found[i].to_vec::<f32>()?.iter().zip(wanted[i].to_vec::<f32>()?) {
+            assert!((x - y).abs() <= 1e-5 * (1.0 + y.abs()), "{x}, {y} on the CPU");
+        }
+    }
     Ok(())
 }

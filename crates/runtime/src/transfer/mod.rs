@@ -1,12 +1,16 @@
-//! The queue of the spill file, and the speed of its disk.
+//! The queues of the spill file, for memory of the host and for that of a device, and the speed of its disk.
 
 mod rates;
 mod request;
+mod staged;
+#[cfg(all(test, target_os = "linux"))]
+mod staged_tests;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod worker;
 
-pub use rates::{Rates, disk_rates};
+pub use rates::{DISK, Rates, disk_rates};
+pub use staged::{DEVICE_STAGING_BYTES, DeviceLane, StagedQueue};
 
 use crate::arena::Arena;
 use crate::queues::{Ticket, TransferQueue, failed};

@@ -28,6 +28,16 @@ const SINGLE_REQUESTS: usize = 20;
 /// Where memory begins within a page: buffers of an arena are aligned to this.
 const SKEW: usize = 512;
 
+/// The disk that plans assume by default: 2.5 GiB a second both ways, 0.1 ms latency, and another 0.1 ms for a MiB with
+/// nothing else in flight.
+pub const DISK: Link = Link {
+    load_ns_per_mib: 400_000,
+    store_ns_per_mib: 400_000,
+    latency_ns: 100_000,
+    single_request_ns: 100_000,
+    request_cpu_ns: 20_000,
+};
+
 /// What a folder's disk does through a [`FileQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -44,6 +54,13 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// Of a disk with the same bytes per nanosecond both ways and a typical latency.
+    pub const fn both_ways(bytes_per_ns: f64) -> Self {
+        let Link { latency_ns, single_request_ns, request_cpu_ns, .. } = DISK;
+        let [read_bytes_per_ns, write_bytes_per_ns] = [bytes_per_ns; 2];
+        Self { read_bytes_per_ns, write_bytes_per_ns, latency_ns, single_request_ns, request_cpu_ns }
+    }
+
     /// The planner's description of the disk.
     pub fn link(&self) -> Link {
         let ns_per_mib = |bytes_per_ns: f64| (f64::from(1 << 20) / bytes_per_ns) as u64;

@@ -250,6 +250,17 @@ impl Session {
         }
     }
 
+    /// The newest checkpoint of this run in the trainer's folder, by what its file says: states are not read.
+    pub(super) fn last_checkpoint(&self) -> Option<PathBuf> {
+        let own = self.train_state();
+        let is_own = |path: &Path| {
+            let state = TrainState::read_file(path).ok();
+            state.is_some_and(|s| s.steps_done <= own.steps_done && s.identity_mismatch(&own).is_none())
+        };
+        let all = checkpoints(self.trainer.checkpoint_folder()?).ok()?;
+        all.into_iter().rev().find(|path| is_own(path))
+    }
+
     /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
     pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };

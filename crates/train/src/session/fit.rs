@@ -10,6 +10,7 @@ use crate::TrainError;
 use crate::metrics::reported_figures;
 use crate::trainer::{agree, tell};
 use plimsoll_data::{Batches, Cursor, Pipeline};
+use plimsoll_plan::ExecuteError;
 use std::time::Instant;
 
 impl Session {
@@ -43,6 +44,11 @@ impl Session {
             // An evaluation was left. Where the run has a folder, its checkpoint is not saved yet.
             Err(TrainError::Interrupted { step, saved: Saved::Nowhere }) => {
                 Err(TrainError::Interrupted { step, saved: self.save_on_exit() })
+            }
+            Err(TrainError::Execute(ExecuteError::Lost { device, reason })) => {
+                self.poisoned = true;
+                let (step, last_checkpoint) = (self.steps_done, self.last_checkpoint());
+                Err(TrainError::DeviceLost { device, reason, step, last_checkpoint })
             }
             result => result,
         }

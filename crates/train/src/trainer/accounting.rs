@@ -159,14 +159,14 @@ impl Trainer {
         Some(Entry::new(BATCHES_AHEAD, bytes, how))
     }
 
-    /// Accounts for large inputs of the next batch in a device's memory, which are copied there while a step computes, where its line
-    /// has room for them and workers read the batches.
-    pub(super) fn add_next_batch(&self, data: &Dataset, plans: &mut PlanSet) {
+    /// Large inputs of the next batch, which are copied to a device's memory while a step computes; none where no workers read the
+    /// batches.
+    pub(super) fn next_batch(&self, data: &Dataset, plans: &PlanSet) -> Option<NextBatch> {
         let executor = self.chosen_executor();
-        let Some(least) = executor.prefetches_from().filter(|_| self.computes_on_device()) else { return };
+        let least = executor.prefetches_from().filter(|_| self.computes_on_device())?;
         let trains = self.replication.is_none() && self.kinds.contains(&BatchKind::Train);
         if !trains || self.training_batches(data).worker_count() == 0 {
-            return;
+            return None;
         }
         let fields = self.max_over_models(|model| model.inputs().len());
         let is_input = |name: &str| (0..fields).any(|i| step::input_name(i) == name);
@@ -180,21 +180,10 @@ impl Trainer {
             });
             bytes.sum()
         };
-        let inputs = plans.plans.iter().map(of).max().unwrap_or(0);
-        if inputs == 0 {
-            return;
-        }
+        let inputs = plans.plans.iter().map(of).max().filter(|inputs| *inputs > 0)?;
         let bytes = inputs + plans.arena_bytes.next_multiple_of(plans.alignment) - plans.arena_bytes;
-        // Without a line there is room.
         let copy_us = executor.tiers().ns(Tier::Host, Direction::Load, inputs) / 1_000;
-        let sheet = &mut plans.sheet;
-        sheet.unlimited_ns = sheet.unlimited_ns.saturating_sub(copy_us * 1_000);
-        if sheet.total_bytes.checked_add(bytes).is_some_and(|total| total <= sheet.line_bytes) {
-            sheet.add_computing(Entry::new(NEXT_BATCH, bytes, "large inputs, copied while a step computes"));
-            if let Some(row) = sheet.plans.first_mut() {
-                row.predicted_us = row.predicted_us.saturating_sub(copy_us).max(copy_us);
-            }
-        }
+        Some(NextBatch { bytes, copy_us })
     }
 
     /// A pipeline that prefetches no more than the load sheet accounts for. The entry belongs to training, or to the other
@@ -210,6 +199,34 @@ impl Trainer {
         }
         let has_entry = (kind == BatchKind::Train) == self.kinds.contains(&BatchKind::Train);
         pipeline.prefetch_within(if has_entry { sheet.outside_bytes(BATCHES_AHEAD) } else { 0 })
+    }
+}
+
+/// Large inputs of the next batch, in a device's memory behind the arena.
+#[derive(Clone, Copy)]
+pub(super) struct NextBatch {
+    pub bytes: usize,
+    /// Time of their copies.
+    pub copy_us: u64,
+}
+
+impl NextBatch {
+    /// The time of a step that they are copied beside, where one with its own copies takes so long.
+    pub fn beside(self, step_us: u64) -> u64 {
+        step_us.saturating_sub(self.copy_us).max(self.copy_us)
+    }
+
+    /// Adds them to a sheet, if they fit under its line; returns whether they do.
+    pub fn add_to(self, sheet: &mut LoadSheet) -> bool {
+        let fits = sheet.total_bytes.checked_add(self.bytes).is_some_and(|total| total <= sheet.line_bytes);
+        if fits {
+            let how = "large inputs, copied while a step computes";
+            sheet.add_computing(Entry::new(NEXT_BATCH, self.bytes, how));
+            if let Some(row) = sheet.plans.first_mut() {
+                row.predicted_us = self.beside(row.predicted_us);
+            }
+        }
+        fits
     }
 }
 

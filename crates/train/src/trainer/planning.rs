@@ -7,11 +7,14 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
 use plimsoll_plan::{
-    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, LeastMemory, PlanError, PlanSet,
-    PlanningProgress, SearchCache, Target, Tiers, Whole, in_words, least_memory,
+    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, LeastMemory, LoadSheet, PlanError,
+    PlanSet, PlanningProgress, SearchCache, Target, Tiers, Whole, in_words, least_memory,
 };
 use plimsoll_transform::SplitError;
 use std::sync::Arc;
+
+/// Room for the next batch is looked for where its copy takes at least this fraction (1/100) of a step.
+const WORTH_COPYING_AHEAD: u64 = 100;
 
 /// A trainer and its data, as candidates for the planner.
 struct Run<'t> {
@@ -165,10 +168,13 @@ impl Trainer {
                  `--allow-split-batchnorm`)"
             )));
         }
+        if let Ok(plans) = &mut found {
+            plans.sheet.unlimited_ns = chooser.unlimited_ns();
+            self.plan_next_batch(data, plans, chooser);
+        }
         match &mut found {
             Ok(plans) => {
                 self.check_monitor(&Whole::new([&*plans]))?;
-                plans.sheet.unlimited_ns = chooser.unlimited_ns();
                 if let Some(entry) = self.reading_entry(data, &plans.sheet) {
                     plans.sheet.add_outside(entry);
                     plans.sheet.check_line()?;
@@ -176,7 +182,6 @@ impl Trainer {
                 if let Some(entry) = self.prefetch_entry(data, &plans.sheet) {
                     plans.sheet.add_outside(entry);
                 }
-                self.add_next_batch(data, plans);
                 plans.sheet.notes.extend(self.precision_note(plans));
                 if self.all_read_all(data) {
                     plans.sheet.notes.push(
@@ -200,6 +205,33 @@ impl Trainer {
             Err(_) => {}
         }
         found
+    }
+
+    /// Adds the large inputs of the next batch to the sheet: where the plans leave room for them, else with plans under a line that does, if a
+    /// step is then shorter.
+    fn plan_next_batch(&self, data: &Dataset, plans: &mut PlanSet, chooser: &mut Chooser) {
+        let Some(next) = self.next_batch(data, plans) else { return };
+        // Without a line there is room.
+        let unlimited_ns = plans.sheet.unlimited_ns.saturating_sub(next.copy_us * 1_000);
+        plans.sheet.unlimited_ns = unlimited_ns;
+        let step_us = |sheet: &LoadSheet| sheet.plans.first().map_or(0, |row| row.predicted_us);
+        let worth = next.copy_us >= step_us(&plans.sheet) / WORTH_COPYING_AHEAD;
+        if next.add_to(&mut plans.sheet) || !worth {
+            return;
+        }
+        let line_bytes = chooser.line_bytes;
+        let Some(lower) = line_bytes.checked_sub(next.bytes) else { return };
+        chooser.line_bytes = lower;
+        let found = chooser.choose(&Run { trainer: self, data });
+        chooser.line_bytes = line_bytes;
+        // A line without room for it is none.
+        let Ok(mut found) = found else { return };
+        (found.sheet.line_bytes, found.sheet.unlimited_ns) = (line_bytes, unlimited_ns);
+        let next = self.next_batch(data, &found);
+        let fits = next.is_some_and(|next| next.add_to(&mut found.sheet));
+        if fits && step_us(&found.sheet) < step_us(&plans.sheet) {
+            *plans = found;
+        }
     }
 
     /// Refuses a batch size that does not match the micro-batches.
