@@ -11,8 +11,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// Bytes of a lane's buffer.
-const LANE_BYTES: usize = BUFFER_BYTES / LANES;
+/// Bytes of a lane's packets: its share without what is not encoded yet and the counters.
+const LANE_BYTES: usize = BUFFER_BYTES / LANES
+    - MOST_PENDING * size_of::<Pending>()
+    - MOST_COUNTERS * size_of::<(u64, &str, u64)>();
 
 /// Bytes that one packet takes at most: names are cut off.
 const PACKET_BYTES: usize = 4 << 10;

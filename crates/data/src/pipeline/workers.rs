@@ -106,6 +106,7 @@ impl Shared {
                     let (origin, bucket) = (record.place.origin, record.bucket);
                     match more {
                         Ok(false) => {
+                            plimsoll_trace::repeats_over(INPUT, RECORDS);
                             self.end_epoch(&mut dispatcher);
                             continue;
                         }
