@@ -459,6 +459,9 @@ pub struct RunOptions {
     /// The step of `plan --step`, where it is not that of training.
     #[arg(skip)]
     pub inference: Option<BatchKind>,
+    /// Whether its layers are on bytes: `plan --on-bytes`.
+    #[arg(skip)]
+    pub on_bytes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -466,13 +469,16 @@ pub struct RunOptions {
 pub struct PlanOptions {
     #[command(flatten)]
     pub run: RunOptions,
-    /// Plan for the machine that this file describes, or for one that comes with Plimsoll: laptop, h200 or board. --memory is
-    /// then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
+    /// Plan for the machine that this file describes, or for one that comes with Plimsoll: laptop, h200, board or
+    /// microcontroller. --memory is then the line of its host [default: the file's]; `plimsoll doctor --machine-file` writes this machine's
     #[arg(long, value_name = "FILE", conflicts_with_all = ["spill_speed", "replicas", "place"])]
     pub machine: Option<PathBuf>,
     /// Which step to plan: the training run with its evaluations, or evaluation or prediction alone, which hold no optimizer state
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
+    /// With --step predict or evaluate: plan the model with its layers on bytes, as `plimsoll quantize` makes it of a run
+    #[arg(long)]
+    pub on_bytes: bool,
     /// Print where every buffer of the first plan lies in the arena, and from which step to which
     #[arg(long, conflicts_with_all = ["replicas", "place"])]
     pub layout: bool,
@@ -497,7 +503,7 @@ pub struct PlanOptions {
         "weight_decay", "decay_group", "clip_value", "clip_norm", "clip_global_norm", "ema", "freeze", "prune", "prune_schedule", "prune_layers", "schedule", "warmup",
         "every", "factor", "patience", "precision", "keep_f32", "loss_scale", "loss_scale_growth", "steps_per_epoch", "validation_split", "validate_every", "metrics", "monitor",
         "early_stop", "time_limit", "keep", "log", "weight_names", "config", "threads", "seed", "out", "overwrite", "spill", "spill_speed", "plan_cache",
-        "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "layout", "curve", "max_batch", "batches",
+        "without", "check_memory", "sheet", "save_every", "resume", "weights", "new_head", "your_code", "step", "on_bytes", "layout", "curve", "max_batch", "batches",
         "machine", "device_memory", "replicas", "place", "log_placement", "ranks", "rank_timeout", "restart", "attempt", "shard", "reduce", "report", "live", "live_address", "why",
         "trace", "trace_steps", "tensorboard", "histograms", "profile", "profile_steps", "tui",
     ])]

@@ -44,9 +44,15 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         StepName::Evaluate => Some(BatchKind::Evaluate),
         StepName::Predict => Some(BatchKind::Predict),
     };
+    run.on_bytes = options.on_bytes;
     let run = &run;
     let page = run.page.file(None)?;
     let trains = run.inference.is_none();
+    if trains && run.on_bytes {
+        return Err(Failure::usage(
+            "--on-bytes is for a step that does not train: add --step predict or --step evaluate",
+        ));
+    }
     let asked = [
         ("--max-batch", options.max_batch),
         ("--batches", options.batches),

@@ -93,7 +93,8 @@ pub fn run(options: &PlotOptions) -> Result<(), Failure> {
     out_file::check("--to", &options.to, None)?;
     let runs = options.runs.iter().map(|folder| Run::read(folder)).collect::<Result<Vec<_>, _>>()?;
     let size = (options.width, options.height);
-    let shapes = figure::figure(&runs, options.what, size, options.log).map_err(Failure::usage)?;
+    let units = if is_svg { size } else { raster::units(size) };
+    let shapes = figure::figure(&runs, options.what, units, options.log).map_err(Failure::usage)?;
     let bytes = match is_svg {
         true => svg::svg(&shapes, size).into_bytes(),
         false => raster::png(&shapes, size).map_err(|e| Failure::run(format!("--to {file}: {e}")))?,

@@ -5,7 +5,7 @@ use super::made_folder::MadeFolder;
 use super::text::escaped;
 use super::trained::{Described, describe, open_described, peaks};
 use super::weights::refused;
-use super::{Failure, export, say};
+use super::{Failure, export, say, setup};
 use plimsoll::compress::{Int8Grids, KeptLayers, LayerNoise, calibration, places};
 use plimsoll::data::Pipeline;
 use plimsoll::export::Weights;
@@ -90,7 +90,7 @@ pub fn quantized(
     trained_options.train_part = true;
     let mut trained = open_described(described, &trained_options, BatchKind::Predict, Report::Classes)?;
     let trainer = trained.trainer.clone().sparse_parameters(BTreeMap::new()).precision(Policy::default());
-    let trainer = trainer.outside(weights_on_bytes(&graph));
+    let trainer = trainer.outside(weights_on_bytes(&graph, kept)?);
     trained.trainer = match learned {
         Some(_) => trainer.clone(),
         None => {
@@ -122,17 +122,19 @@ pub fn quantized(
         memory::trim_code();
         answers = report(&mut both, &part, &grids.compared(&graph), &kept.layers(&graph))?;
     }
-    memory::trim_code();
-    let kept = grids.clone();
-    trained.trainer = trainer.inference_pass(move |graph| kept.apply(graph));
-    let plans = trained.trainer.plan(&trained.data)?;
-    let names: Vec<String> = plans.states.iter().map(|state| state.name.clone()).collect();
-    for name in &names {
-        if !states.contains_key(name) {
-            states.insert(name.clone(), floats.state(name)?);
+    let on_bytes = grids.apply(graph).map_err(TrainError::from)?;
+    for state in &on_bytes.states {
+        if !states.contains_key(&state.name) {
+            states.insert(state.name.clone(), floats.state(&state.name)?);
         }
     }
+    // The line has no room for a search beside a run.
     drop(floats);
+    memory::trim_code();
+    let applied = grids.clone();
+    trained.trainer = trainer.inference_pass(move |graph| applied.apply(graph));
+    let plans = trained.trainer.plan(&trained.data)?;
+    planned = planned.max(plans.sheet.host_total_and_line().0);
     let mut session = plans.start()?;
     for (name, state) in &states {
         session.set_state(name, state)?;
@@ -193,10 +195,13 @@ fn measured(floats: &mut Session, part: &Pipeline, names: &[String]) -> Result<I
 }
 
 /// What is held beside either model: the weights on bytes, and the largest of them on their way there.
-fn weights_on_bytes(graph: &Graph) -> Entry {
-    let bytes = || graph.states.iter().map(|state| graph.ty(state.input).bytes());
-    let total = bytes().sum::<usize>() / 4 + 2 * bytes().max().unwrap_or(0);
-    Entry::new("weights on bytes", total, "and the largest of them on their way there")
+fn weights_on_bytes(graph: &Graph, kept: &KeptLayers) -> Result<Entry, Failure> {
+    let bytes = |graph: &Graph| -> Vec<usize> {
+        graph.states.iter().map(|state| graph.ty(state.input).bytes()).collect()
+    };
+    let after = setup::on_bytes(graph.clone(), kept).map_err(TrainError::from)?;
+    let total = bytes(&after).iter().sum::<usize>() + 2 * bytes(graph).iter().max().unwrap_or(&0);
+    Ok(Entry::new("weights on bytes", total, "and the largest of them on their way there"))
 }
 
 /// Gives a run its states: those of layers on bytes, and of the run on floats.

@@ -8,11 +8,9 @@ use super::update::{MomentsName, OptimizerName};
 use super::zoo_model::entry;
 use super::{Failure, page, progress};
 use plimsoll::Size;
-use plimsoll::compress::{Int8Grids, KeptLayers, places};
-use plimsoll::graph::Graph;
-use plimsoll::nn::{Policy, Precision};
+use plimsoll::nn::Precision;
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
-use plimsoll::train::{Forecast, TrainError, Trainer, TrainingPlan, tally};
+use plimsoll::train::{Forecast, TrainError, TrainingPlan, tally};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -210,12 +208,7 @@ pub fn each_alternative(
 /// The load sheet of a run, and whether it fits its line; `None` for a run with invalid options.
 fn plan_sheet(options: &RunOptions) -> Option<(bool, LoadSheet)> {
     let setup = setup(options).ok()?;
-    sheet_of(&setup.trainer, &setup)
-}
-
-/// The load sheet of a trainer, and whether it fits its line.
-fn sheet_of(trainer: &Trainer, setup: &Setup) -> Option<(bool, LoadSheet)> {
-    match trainer.plan(&setup.data) {
+    match setup.trainer.plan(&setup.data) {
         Ok(plans) => Some((true, plans.into_plans().sheet)),
         Err(TrainError::Plan(PlanError::Infeasible(short))) => Some((false, short.sheet)),
         Err(_) => None,
@@ -285,17 +278,8 @@ fn lower_precision(options: &RunOptions) -> Option<Alternative> {
 
 /// Layers on bytes, where the step does not train.
 fn on_bytes(options: &RunOptions) -> Option<Alternative> {
-    options.inference?;
-    let setup = setup(options).ok()?;
-    let quantized = |graph: Graph| {
-        // Scales change no sizes.
-        match Int8Grids::new(vec![(1.0, 0); places(&graph, &KeptLayers::default()).len()]) {
-            Some(grids) => grids.apply(graph),
-            None => Ok(graph),
-        }
-    };
-    let trainer = setup.trainer.clone().precision(Policy::default()).inference_pass(quantized);
-    let (fits, sheet) = sheet_of(&trainer, &setup)?;
+    options.inference.filter(|_| !options.on_bytes)?;
+    let (fits, sheet) = plan_sheet(&RunOptions { on_bytes: true, ..options.clone() })?;
     Some(alternative("on bytes", "plimsoll quantize RUN".into(), fits, &sheet))
 }
 
@@ -307,11 +291,14 @@ pub fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
     let Ok(entry) = entry(&options.model.model) else { return Vec::new() };
     let (layers, width) = entry.default_layers_and_width();
     let first = setup.inputs.first().and_then(|field| field.ty.shape.first().copied());
-    let sizes: [(&str, &str, &str, Option<usize>); 4] = [
+    let heads = options.model.heads.or(entry.default_heads());
+    let sizes: [(&str, &str, &str, Option<usize>); 6] = [
         ("image", "smaller images", "--image-size", first),
         ("context", "shorter context", "--context", first),
         ("layers", "fewer layers", "--layers", options.model.layers.or(layers)),
         ("width", "narrower", "--width", options.model.width.or(width)),
+        ("key_heads", "fewer key heads", "--kv-heads", options.model.kv_heads.or(heads)),
+        ("window", "shorter window", "--window", options.model.window.or(first)),
     ];
     let mut changes = Vec::new();
     for (name, change, flag, size) in sizes {
@@ -323,6 +310,8 @@ pub fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
             "image" => options.model.image_size = Some(half),
             "context" => options.model.context = Some(half),
             "layers" => options.model.layers = Some(half),
+            "key_heads" => options.model.kv_heads = Some(half),
+            "window" => options.model.window = Some(half),
             _ => options.model.width = Some(half),
         }
         changes.push((change, format!("{flag} {half}"), options));

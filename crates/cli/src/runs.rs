@@ -4,6 +4,7 @@
 use super::Failure;
 use super::config::flags_in;
 use super::curve::Curve;
+use super::hint;
 use super::run_folder::REPORT;
 use super::text::escaped;
 use plimsoll::train::{EVENTS_FILE, RunEventKind, read_events};
@@ -60,6 +61,12 @@ impl Run {
             return Err(wrong(format!("there is no run in it, neither {EVENTS_FILE} nor {REPORT}")));
         }
         let report = match read_json(&report) {
+            // What the events tell of a run needs no report.
+            Err(reason) if events.exists() => {
+                let name = escaped(folder.display());
+                hint(&format!("{name}: {REPORT}: {reason}; what follows is from {EVENTS_FILE} alone"));
+                Value::Null
+            }
             Err(reason) => return Err(wrong(format!("{REPORT}: {reason}"))),
             Ok(found) => found,
         };

@@ -7,10 +7,12 @@ use super::text::escaped;
 use super::zoo_model::{default_batch, default_data, entry, model, onnx_file};
 use super::{Failure, applies, devices, progress, ranks, resume, zoo_model};
 use plimsoll::Size;
+use plimsoll::compress::{Int8Grids, KeptLayers, places};
 use plimsoll::cpu::Cpu;
 use plimsoll::data::{DataError, Dataset, Family, Format, FormatOption, OpenOptions, open};
+use plimsoll::graph::{Graph, GraphError};
 use plimsoll::memory::{self, Process, Tag};
-use plimsoll::nn::{Field, Model};
+use plimsoll::nn::{Field, Model, Policy};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::StepTimes;
 use plimsoll::runtime::spill::SpillFile;
@@ -190,6 +192,13 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
         .precision(options.precision.policy()?)
         .memory(Size::Bytes(line_bytes))
         .device_line(device_line.unwrap_or(usize::MAX));
+    let trainer = match options.on_bytes {
+        true => {
+            let kept = KeptLayers::default();
+            trainer.precision(Policy::default()).inference_pass(move |graph| on_bytes(graph, &kept))
+        }
+        false => trainer,
+    };
     let trainer = match plan_cache(options.plan_cache.as_deref())? {
         Some(folder) => trainer.plan_cache(folder),
         None => trainer,
@@ -437,6 +446,14 @@ pub fn check_spill_folder(options: &RunOptions, plans: &PlanSet) -> Result<(), F
     match SpillFile::create(existing, 0) {
         Ok(_) => Ok(()),
         Err(error) => Err(TrainError::from(ExecuteError::Transfer(error.to_string())).into()),
+    }
+}
+
+/// A prediction step with its layers on bytes but for some, of the sizes that any calibration gives: scales change none.
+pub fn on_bytes(graph: Graph, kept: &KeptLayers) -> Result<Graph, GraphError> {
+    match Int8Grids::new(vec![(1.0, 0); places(&graph, kept).len()]) {
+        Some(grids) => grids.keeping(kept.clone()).apply(graph),
+        None => Ok(graph),
     }
 }
 

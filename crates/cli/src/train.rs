@@ -22,8 +22,8 @@ use plimsoll::data::{DATA_SET, DECODERS, INPUT_WORKERS, SHUFFLE_BUFFER};
 use plimsoll::memory::{self, Tag, heap_peak, measured_peak};
 use plimsoll::plan::in_words;
 use plimsoll::train::{
-    BATCH_BUFFERS, BATCHES_AHEAD, DataFile, EVENTS_FILE, Ending, HEAP_CAP, METRICS, OUTPUTS, RunLog,
-    STATE_BUFFER, Saved, Session, TRACE, TrainError, TrainEvent, metrics,
+    BATCH_BUFFERS, BATCHES_AHEAD, DataFile, EVENTS_FILE, Ending, HEAP_CAP, METRICS, MODEL_FILE, OUTPUTS,
+    RunLog, STATE_BUFFER, Saved, Session, TRACE, TrainError, TrainEvent, metrics,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -106,6 +106,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     let device_bytes = plans.sheet.host.is_some().then_some(plans.sheet.total_bytes);
     let on_heap = [
         HEAP_CAP,
+        MODEL_FILE,
         DATA_SET,
         BATCH_BUFFERS,
         BATCHES_AHEAD,

@@ -5,10 +5,11 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 /// The machine files that come with Plimsoll: names and texts.
-pub const SHIPPED: [(&str, &str); 3] = [
+pub const SHIPPED: [(&str, &str); 4] = [
     ("laptop", include_str!("../machines/laptop.toml")),
     ("h200", include_str!("../machines/h200.toml")),
     ("board", include_str!("../machines/board.toml")),
+    ("microcontroller", include_str!("../machines/microcontroller.toml")),
 ];
 
 /// The longest file that is read.

@@ -131,7 +131,9 @@ fn shipped_files_parse_and_come_back_as_they_are_written() {
         assert_eq!(Machine::read(Path::new(name)), Ok(machine));
     }
     let missing = Machine::read(Path::new("no/such.toml")).unwrap_err().to_string();
-    assert!(missing.contains("there is no such file; machines that come with Plimsoll: laptop, h200, board"));
+    assert!(missing.contains(
+        "there is no such file; machines that come with Plimsoll: laptop, h200, board, microcontroller"
+    ));
 }
 
 /// The file of the guide, and the message that the guide has for it.

@@ -13,6 +13,8 @@ pub trait InitialValues: Send + Sync {
     fn has(&self, state: &str, shape: &Shape) -> bool;
     /// Copies bytes of a state's values, f32 in row-major order of its shape, from `offset` on.
     fn read(&self, state: &str, offset: usize, into: &mut [u8]) -> io::Result<()>;
+    /// The bytes of memory that it holds while its model is there, with those that reading takes.
+    fn held_bytes(&self) -> usize;
 }
 
 /// The name of the state that holds what quantization-aware training learns of its ranges. Files of weights may lack it: the ranges

@@ -36,6 +36,15 @@ pub struct ZooEntry {
 }
 
 impl ZooEntry {
+    /// Its default number of attention heads, where keys and values may have fewer.
+    pub fn default_heads(&self) -> Option<usize> {
+        match self.name {
+            "gpt" => Some(Gpt::default().heads),
+            "gpt2" => Some(Gpt::gpt2().heads),
+            _ => None,
+        }
+    }
+
     /// Its default number of layers and width, where it has these options.
     pub fn default_layers_and_width(&self) -> (Option<usize>, Option<usize>) {
         let (gpt, gpt2, bert, lstm) = (Gpt::default(), Gpt::gpt2(), Bert::default(), CharLstm::default());

@@ -1,5 +1,6 @@
 //! What a plan is.
 
+use crate::sheet::plans_heap_bytes;
 use crate::{Direction, LoadSheet, PerTier, Queue, Tier};
 use plimsoll_graph::op::Exchange;
 use plimsoll_graph::{Graph, Node, NodeId, Numerics, Op, ValueId};
@@ -333,4 +334,22 @@ pub struct PlanSet {
     pub tier_bytes: PerTier<u64>,
     /// The load sheet.
     pub sheet: LoadSheet,
+}
+
+impl PlanSet {
+    /// The same in new memory, block beside block, where the arena, which is not mapped yet, has room for a copy. Planning leaves its
+    /// results between holes that the allocator cannot give back to the system.
+    pub fn moved_together(self) -> Self {
+        if self.sheet.host.is_some() || plans_heap_bytes(&self) > self.arena_bytes {
+            return self;
+        }
+        let mut moved = self.clone();
+        let mut graphs: Vec<(Arc<Graph>, Arc<Graph>)> = Vec::new();
+        for plan in &mut moved.plans {
+            let known = graphs.iter().find(|(old, _)| Arc::ptr_eq(old, &plan.graph));
+            let graph = known.map_or_else(|| Arc::new(Graph::clone(&plan.graph)), |(_, new)| new.clone());
+            graphs.push((std::mem::replace(&mut plan.graph, graph.clone()), graph));
+        }
+        moved
+    }
 }

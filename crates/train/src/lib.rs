@@ -58,7 +58,7 @@ pub use files::{
     sparse_parameters, write_atomically,
 };
 pub use plimsoll_plan::sheet::{
-    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, OUTPUTS, STATE_BUFFER, TRACE,
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, MODEL_FILE, OUTPUTS, STATE_BUFFER, TRACE,
 };
 pub use plimsoll_transform::{Reduction, Shard, StateBytes};
 pub use predictor::{Likely, Predictions, Predictor, PredictorBuilder, likeliest};

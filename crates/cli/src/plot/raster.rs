@@ -13,16 +13,22 @@ use std::convert::Infallible;
 
 /// Pixels for each unit of a shape's numbers: the font is then as high as text should be.
 const SCALE: f64 = 1.25;
+
+/// The units of a picture of so many pixels.
+pub(super) fn units(pixels: (u32, u32)) -> (u32, u32) {
+    let units = |pixels: u32| (f64::from(pixels) / SCALE).round() as u32;
+    (units(pixels.0), units(pixels.1))
+}
+
 /// Dots per metre of a picture with 120 to the inch.
 const DOTS_PER_METRE: u32 = 4724;
 /// Dash and gap.
 const DASHES: [f64; 2] = [6.0, 4.0];
 const TEXT: [u8; 3] = [20, 20, 20];
 
-/// The whole file.
+/// The whole file, of so many pixels.
 pub(super) fn png(shapes: &[Shape], (width, height): (u32, u32)) -> Result<Vec<u8>, png::EncodingError> {
-    let scaled = |length: u32| (f64::from(length) * SCALE).round() as usize;
-    let mut canvas = Canvas::new(scaled(width), scaled(height));
+    let mut canvas = Canvas::new(width as usize, height as usize);
     for shape in shapes {
         match shape {
             Shape::Curve { points, color, width, dashed, opacity } => {

@@ -112,6 +112,26 @@ fn a_model_that_is_far_too_large_is_refused_at_once_and_again_from_the_cache() {
 }
 
 #[test]
+fn alternatives_of_a_language_model_have_fewer_key_heads_and_shorter_windows() {
+    let sizes = ["--layers=1", "--width=32", "--heads=2", "--context=16", "--classes=50", "--batch=2"];
+    let run = [
+        "plan",
+        "--model=gpt",
+        "--data=synthetic",
+        "--memory=10MiB",
+        "--threads=1",
+        "--spill=none",
+        "--json",
+    ];
+    let output = plimsoll(&[&run[..], &sizes].concat());
+    assert_eq!(output.status.code(), Some(3));
+    let answer: Value = serde_json::from_str(&text(&output)).unwrap();
+    let flags: Vec<&Value> = answer["alternatives"].as_array().unwrap().iter().map(|a| &a["flags"]).collect();
+    assert!(flags.iter().any(|flags| **flags == "--kv-heads 1"), "{flags:?}");
+    assert!(flags.iter().any(|flags| **flags == "--window 8"), "{flags:?}");
+}
+
+#[test]
 fn alternatives_appear_under_the_refusal_and_none_needs_more_than_it_replaces() {
     let scratch = Scratch::new("alternatives-cached");
     let run =

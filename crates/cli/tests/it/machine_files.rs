@@ -120,6 +120,22 @@ fn a_small_machine_offloads_to_its_card_unless_told_not_to() {
 }
 
 #[test]
+fn a_model_on_bytes_has_its_place_in_the_working_memory_of_a_microcontroller() {
+    let plan = ["plan", "--machine", "microcontroller", "--model", "resnet20", "--data", "synthetic"];
+    let plan = [&plan[..], &["--step", "predict", "--batch", "1"]].concat();
+    let arena = |more: &[&str]| {
+        let found = json(&plimsoll(&[&plan[..], &["--json"], more].concat()));
+        assert!(number(&found, "planned_peak_bytes") <= (512 << 10) as f64, "{found}");
+        number(&found["load_sheet"], "arena_bytes")
+    };
+    // Its weights alone take more than a megabyte as floats, so they are loaded layer by layer.
+    assert!(arena(&["--on-bytes"]) < 330e3 && arena(&[]) > 400e3);
+    let layout = said(&[&plan[..], &["--on-bytes", "--layout"]].concat());
+    assert!(layout.contains("stage3/block3/conv1 int8_conv2d u8[1,8,8,64]"), "{layout}");
+    refused(&["plan", "--model", "resnet20", "--on-bytes"], "add --step predict or --step evaluate");
+}
+
+#[test]
 fn flags_that_the_machine_file_decides_are_refused() {
     let plan = |more: &[&'static str]| [&["plan", "--machine"][..], more].concat();
     refused(&plan(&["laptop", "--threads", "2"]), "--threads: laptop has threads = 8");
@@ -130,7 +146,7 @@ fn flags_that_the_machine_file_decides_are_refused() {
     refused(&["plan", "--device-memory", "1GiB"], "--machine");
     refused(
         &plan(&["no/such.toml"]),
-        "there is no such file; machines that come with Plimsoll: laptop, h200, board",
+        "there is no such file; machines that come with Plimsoll: laptop, h200, board, microcontroller",
     );
     refused(&["train", "--machine", "h200"], "--machine");
 }

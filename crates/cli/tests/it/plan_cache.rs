@@ -84,7 +84,11 @@ fn refusals_and_other_answers_come_from_the_cache() {
     for question in [&["--memory=14MiB"][..], &["--curve"], &["--memory=20MiB", "--batches"]] {
         let ask = || {
             let output = plimsoll(&[&model[..], question].concat());
-            (output.status.code(), output.stdout, output.stderr)
+            // How often a slow machine says that it is planning is no part of the answer.
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            let told: Vec<String> =
+                told.lines().filter(|line| !line.ends_with(" s")).map(str::to_string).collect();
+            (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), told)
         };
         let first = ask();
         let (before, used) = (files(cache.as_ref()).len(), fs::metadata(&cache).unwrap().modified().unwrap());

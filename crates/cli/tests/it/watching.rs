@@ -206,9 +206,18 @@ fn runs_are_compared_and_plotted() {
     let picture = scratch.path("loss.png");
     said(&["plot", &first, "--to", &picture, "--what", "memory", "--log"]);
     assert!(fs::read(&picture).unwrap().starts_with(b"\x89PNG\r\n"));
+    let small = scratch.path("small.png");
+    said(&["plot", &first, "--to", &small, "--width", "640", "--height", "480"]);
+    // Its header, behind the signature, the chunk's length and its name.
+    assert_eq!(fs::read(&small).unwrap()[16..24], [[0, 0, 2, 128], [0, 0, 1, 224]].concat());
     refused(&["plot", &first, "--to", &picture], "--force");
     refused(&["plot", &first, "--to", "loss.pdf"], "end it in .svg or .png");
     refused(&["compare", "no/such/run"], "there is no such folder");
+    // A report that was cut off leaves what the events tell.
+    fs::write(scratch.0.join("first/report.json"), "{\"steps\":").unwrap();
+    let output = plimsoll(&["compare", &first, &second]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("report.json: this is not a report"));
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("training loss"));
     let empty = scratch.path("empty");
     fs::create_dir(&empty).unwrap();
     refused(&["compare", &empty], "there is no run in it");

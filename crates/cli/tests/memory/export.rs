@@ -37,3 +37,46 @@ fn a_model_larger_than_the_line_is_exported_and_predicts_under_it() {
     assert!(number(&report, "measured_peak_bytes") <= (48 << 20) as f64, "{report}");
     assert!(std::fs::read(whole).unwrap() == std::fs::read(offloaded).unwrap());
 }
+
+/// The planned and the measured peak of a run inside a kernel limit.
+fn peaks(limit: u64, name: &str, arguments: &[&str]) -> Option<[f64; 2]> {
+    let report = json(&Group::new(name, limit as usize)?.plimsoll(arguments));
+    let found = ["planned_peak_bytes", "measured_peak_bytes"].map(|field| number(&report, field));
+    eprintln!("{name}: planned and measured {found:?}");
+    Some(found)
+}
+
+#[test]
+fn an_imported_model_trains_and_a_large_one_is_quantized_within_their_plans() {
+    let scratch = Scratch::new("import-memory");
+    let run = large(&scratch);
+    let file = scratch.path("large.onnx");
+    plimsoll(&["export", &run, "--to=onnx", "--out", &file]);
+    let model = format!("onnx:{file}");
+    let (tuned, bytes) = (scratch.path("tuned"), scratch.path("bytes"));
+    // Enough steps for a validation and a checkpoint; nothing is kept of the plan.
+    let train = [
+        "train",
+        "--json",
+        "--model",
+        &model,
+        "--data=synthetic",
+        "--batch=2",
+        "--steps=12",
+        "--optimizer=sgd",
+    ];
+    let train =
+        [&train[..], &["--threads=2", "--memory=40MiB", "--plan-cache=none", "--out", &tuned]].concat();
+    let Some([planned, measured]) = peaks(40 << 20, "import", &train) else { return };
+    assert!(measured <= planned, "import: planned {planned}, measured {measured}");
+    let quantize = ["quantize", &run, "--examples=4", "--memory=60MiB", "--threads=2", "--out", &bytes];
+    let Some(group) = Group::new("quantize", 60 << 20) else { return };
+    let output = group.plimsoll(&quantize);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = told.lines().find(|line| line.starts_with("peak memory: planned ")).expect(&told);
+    let mib = |words: &str| {
+        let number = line.split(words).nth(1).and_then(|rest| rest.split_whitespace().next());
+        number.and_then(|number| number.parse::<f64>().ok()).expect(line)
+    };
+    assert!(mib("measured ") <= mib("planned "), "{line}");
+}

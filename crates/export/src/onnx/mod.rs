@@ -1,6 +1,7 @@
 //! ONNX files: written from a prediction step, and read as models.
 
 pub(crate) mod emit;
+mod held;
 mod import;
 pub(crate) mod proto;
 mod read;

@@ -61,6 +61,14 @@ impl StoredTensor {
         Shape::from(self.dims.clone()).elements()
     }
 
+    /// The elements, if they were read already.
+    pub fn bytes_in_memory(&self) -> Option<&Vec<u8>> {
+        match &self.elements {
+            Stored::Bytes(bytes) => Some(bytes),
+            Stored::File { .. } => None,
+        }
+    }
+
     /// Whether the elements are f32.
     pub fn is_float(&self) -> bool {
         self.element == element::FLOAT

@@ -8,8 +8,8 @@ mod words;
 
 pub(crate) use build::load_sheet;
 pub use entries::{
-    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, NEXT_BATCH, OUTPUTS, PAGE_TABLES,
-    PLANNING, STATE_BUFFER, TRACE, process_heap, process_planning,
+    BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, MODEL_FILE, NEXT_BATCH, OUTPUTS,
+    PAGE_TABLES, PLANNING, STATE_BUFFER, TRACE, process_heap, process_planning,
 };
 pub(crate) use entries::{
     graphs_heap_bytes, heap_cap, host_mapping, largest_arena, link_staging, page_tables, planning,

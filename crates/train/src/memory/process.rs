@@ -134,6 +134,6 @@ fn held_already(trainer: &Trainer, data: &Dataset) -> usize {
     // What was freed is not held.
     trim_heap();
     let own = status("RssAnon").unwrap_or(0) + status("VmSwap").unwrap_or(0);
-    let covered = data.resident_bytes() + HEAP_BYTES + trainer.declared_bytes();
+    let covered = data.resident_bytes() + HEAP_BYTES + trainer.declared_bytes() + trainer.model_bytes();
     own.saturating_sub(covered).next_multiple_of(ROUNDING)
 }

@@ -7,7 +7,9 @@ use super::{BatchKind, BatchType, Trainer};
 use plimsoll_data::{BATCHES, CACHE, DATA_SET, DECODERS, Dataset, INPUT_WORKERS, Pipeline, catalogue};
 use plimsoll_graph::Graph;
 use plimsoll_nn::step;
-use plimsoll_plan::sheet::{BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, NEXT_BATCH, OUTPUTS, TRACE};
+use plimsoll_plan::sheet::{
+    BATCH_BUFFERS, BATCHES_AHEAD, INPUT_STACKS, METRICS, MODEL_FILE, NEXT_BATCH, OUTPUTS, TRACE,
+};
 use plimsoll_plan::{
     BufferKind, Direction, Entry, ExecutionPlan, LoadSheet, PlanSet, STATE_PIECE, Tier, largest_pass,
 };
@@ -29,6 +31,10 @@ impl Trainer {
         outside.extend(self.per_node_entries(graphs));
         if self.heap_bytes.is_some() {
             outside.extend(self.input_entries(data, &self.batch_types(data, micro_batches)));
+            let bytes = self.model_bytes();
+            outside.extend(
+                (bytes > 0).then(|| Entry::new(MODEL_FILE, bytes, "its nodes, names and places of weights")),
+            );
         }
         let outputs = self.output_bytes(graphs);
         if self.shard != Shard::None && self.device_count() > 1 {
@@ -49,6 +55,11 @@ impl Trainer {
         let bytes = graphs.iter().map(|(_, graph)| largest_pass(graph)).max().unwrap_or(0);
         let note = "a value on its way between the device and others";
         (self.computes_on_device() && bytes > 0).then(|| Entry::new("exchange staging", bytes, note))
+    }
+
+    /// What models hold outside the arena: the structure of a file whose weights are read piece by piece.
+    pub(crate) fn model_bytes(&self) -> usize {
+        self.max_over_models(|model| model.initial_values().map_or(0, |values| values.held_bytes()))
     }
 
     /// The memory of the trainer's metrics.

@@ -111,8 +111,13 @@ impl Trainer {
             Some(Replication::Rank { .. }) | None => {}
         }
         let trainer = self.accounted(data);
-        let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
-        let plans = tagged(Tag::Planning, || trainer.plan_under(data, chooser))?;
+        let mut chooser = Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
+        let mut plans = tagged(Tag::Planning, || trainer.plan_under(data, &mut chooser))?;
+        // With what it remembers of its searches.
+        drop(chooser);
+        if trainer.accounts_for_process() {
+            plans = tagged(Tag::Planning, || plans.moved_together());
+        }
         Ok(TrainingPlan::new(trainer, data.clone(), plans))
     }
 

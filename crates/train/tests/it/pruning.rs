@@ -159,6 +159,10 @@ impl InitialValues for WithOnes {
         into.chunks_exact_mut(4).for_each(|one| one.copy_from_slice(&1f32.to_le_bytes()));
         Ok(())
     }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// A narrowed model starts with what its model has for states whose shapes are the same.

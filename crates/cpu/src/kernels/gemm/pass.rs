@@ -1,8 +1,6 @@
 //! One block of columns of a product.
 
-#[cfg(target_arch = "x86_64")]
-use super::kernel::Packing;
-use super::kernel::{Finish, Form, Tile, Walk};
+use super::kernel::{Finish, Form, Packing, Tile, Walk};
 use super::pack::{Strip, pack};
 #[cfg(target_arch = "x86_64")]
 use super::pairs::{Layout, PER_SLOT, TILE, pack_pairs};
@@ -199,17 +197,25 @@ impl<A: Float, B: Float, C: Float> Pass<'_, A, B, C> {
         }
     }
 
+    /// Packs a block of A along a block of k. Where a column of A is contiguous, a few columns of all tiles at a time, as
+    /// [`Pass::pack_b`] does with rows: neighbouring tiles share cache lines.
     fn pack_a(&self, rows: Range<usize>, dst: *mut f32, depth: &Range<usize>) {
         let Self { blocking, a, .. } = self;
         let mr = blocking.kernels.mr;
-        for row in (0..rows.len()).step_by(mr) {
-            let lanes = (rows.len() - row).min(mr);
-            let strip = |k: usize| {
-                let src = a.data[(rows.start + row) * a.row_stride + k * a.col_stride..].as_ptr();
-                Strip { src, lane_step: a.row_stride, k_step: a.col_stride, lanes }
-            };
-            // SAFETY: the operand covers its shape; the block of A is the worker's own.
-            unsafe { self.pack(strip, (dst.add(row * depth.len()), mr), depth.clone(), true) };
+        let columns =
+            if a.row_stride == 1 && blocking.kernels.packing == Packing::Wide { 16 } else { depth.len() };
+        for start in depth.clone().step_by(columns.max(1)) {
+            let here = start..(start + columns).min(depth.end);
+            for row in (0..rows.len()).step_by(mr) {
+                let lanes = (rows.len() - row).min(mr);
+                let strip = |k: usize| {
+                    let src = a.data[(rows.start + row) * a.row_stride + k * a.col_stride..].as_ptr();
+                    Strip { src, lane_step: a.row_stride, k_step: a.col_stride, lanes }
+                };
+                let to = row * depth.len() + (start - depth.start) * mr;
+                // SAFETY: the operand covers its shape; the block of A is the worker's own.
+                unsafe { self.pack(strip, (dst.add(to), mr), here.clone(), true) };
+            }
         }
     }
 }

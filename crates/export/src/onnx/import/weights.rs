@@ -1,6 +1,7 @@
 //! The first values of an imported model's states, read from its file.
 
 use super::OnnxModel;
+use crate::onnx::held::map;
 use crate::onnx::read::StoredTensor;
 use plimsoll_nn::InitialValues;
 use plimsoll_tensor::Shape;
@@ -10,6 +11,8 @@ use std::io;
 const GAP_BYTES: u64 = 4 << 10;
 /// Bytes that are read at once at most.
 const SPAN_BYTES: u64 = 256 << 10;
+/// What reading takes: a span, and the places of the elements of a piece of a state.
+const READING_BYTES: usize = SPAN_BYTES as usize + (512 << 10);
 
 /// Where a state's first values are.
 #[derive(Clone, Debug)]
@@ -41,6 +44,12 @@ impl Source {
 }
 
 impl InitialValues for OnnxModel {
+    fn held_bytes(&self) -> usize {
+        let sources =
+            map(&self.sources, |source| source.tensor.held_bytes() + size_of_val(&source.order[..]));
+        self.file.held_bytes() + sources + READING_BYTES
+    }
+
     fn has(&self, state: &str, shape: &Shape) -> bool {
         self.sources.get(state).is_some_and(|source| source.tensor.elements() == shape.elements())
     }
