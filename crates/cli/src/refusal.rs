@@ -292,13 +292,12 @@ pub fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
     let (layers, width) = entry.default_layers_and_width();
     let first = setup.inputs.first().and_then(|field| field.ty.shape.first().copied());
     let heads = options.model.heads.or(entry.default_heads());
-    let sizes: [(&str, &str, &str, Option<usize>); 6] = [
+    let sizes: [(&str, &str, &str, Option<usize>); 5] = [
         ("image", "smaller images", "--image-size", first),
         ("context", "shorter context", "--context", first),
         ("layers", "fewer layers", "--layers", options.model.layers.or(layers)),
         ("width", "narrower", "--width", options.model.width.or(width)),
         ("key_heads", "fewer key heads", "--kv-heads", options.model.kv_heads.or(heads)),
-        ("window", "shorter window", "--window", options.model.window.or(first)),
     ];
     let mut changes = Vec::new();
     for (name, change, flag, size) in sizes {
@@ -311,7 +310,6 @@ pub fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
             "context" => options.model.context = Some(half),
             "layers" => options.model.layers = Some(half),
             "key_heads" => options.model.kv_heads = Some(half),
-            "window" => options.model.window = Some(half),
             _ => options.model.width = Some(half),
         }
         changes.push((change, format!("{flag} {half}"), options));

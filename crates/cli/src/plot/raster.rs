@@ -206,7 +206,7 @@ mod tests {
             text: "größe \u{1b} 漢".into(),
             bold: true,
         };
-        let file = png(&[curve, text], (100, 50)).unwrap();
+        let file = png(&[curve, text], (125, 63)).unwrap();
         let mut reader = png::Decoder::new(std::io::Cursor::new(&file)).read_info().unwrap();
         assert_eq!((reader.info().width, reader.info().height), (125, 63));
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];

