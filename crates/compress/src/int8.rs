@@ -4,6 +4,7 @@ mod aware;
 mod comparison;
 mod fold;
 mod layers;
+mod scores;
 
 pub use aware::QuantizeAware;
 pub use comparison::LayerNoise;
@@ -114,6 +115,7 @@ impl Int8Grids {
 
     /// As [`Int8Grids::apply`], with the grid of each value that is codes.
     pub fn apply_with_grids(&self, graph: Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError> {
+        let graph = self.scored(graph)?;
         let analysis = Analysis::of(&graph, &self.kept);
         let steps: Vec<&Step> = self.steps(&analysis).collect();
         let skipped = |id: NodeId| steps.iter().any(|step| step.nodes.contains(&id));
