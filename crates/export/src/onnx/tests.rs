@@ -284,3 +284,16 @@ fn branches_on_bytes_are_written_between_pairs_that_quantize() {
     ];
     assert_eq!(ops, expected.concat());
 }
+
+/// Recurrences are unrolled, as in a file of floats; their first product is on bytes.
+#[test]
+fn recurrences_beside_layers_on_bytes_are_unrolled() {
+    let scratch = Scratch::new("onnx-recurrence");
+    let path = scratch.0.join("model.onnx");
+    let lstm = ZOO.iter().find(|entry| entry.name == "lstm").unwrap();
+    let (step, weights) = on_bytes((lstm.make)(&lstm.small).as_ref(), Batch::Dynamic, (0.125, 20));
+    onnx(&step, &weights, &path, &OnnxOptions::default()).unwrap();
+    let graph = decoded(&path);
+    let count = |op: &str| graph.node.iter().filter(|node| node.op_type == op).count();
+    assert!(count("Gemm") > 1 && count("Tanh") > count("Gemm"), "{} {}", count("Gemm"), count("Tanh"));
+}
