@@ -76,6 +76,19 @@ fn every_model_of_the_zoo_is_written_and_read_back() {
     }
 }
 
+/// Attention to some positions before: tables of positions that do not begin at zero.
+#[test]
+fn a_window_below_the_context_is_read_back() {
+    let scratch = Scratch::new("onnx-window");
+    let model = zoo::Gpt { layers: 1, width: 8, heads: 2, context: 8, vocabulary: 12, ..zoo::Gpt::default() };
+    for window in [1, 3, 8] {
+        let model = zoo::Gpt { window: Some(window), ..model };
+        let path = export(&scratch, &model, Batch::Dynamic, &OnnxOptions::default());
+        let imported = OnnxModel::open(&path).unwrap_or_else(|e| panic!("{window}: {e}"));
+        same_states("gpt", ExportGraph::new(&model, Batch::Dynamic).unwrap().graph(), &imported);
+    }
+}
+
 #[test]
 fn nodes_have_the_names_of_layers_and_no_needless_transposes() {
     let scratch = Scratch::new("onnx-names");
