@@ -198,6 +198,37 @@ fn cycles_unknown_ops_and_dynamic_sizes_are_refused_by_name() {
     assert!(OnnxModel::open(&path).map(|_| ()).unwrap_err().to_string().contains("version 9"));
 }
 
+/// However long a file is, fields that are not read end soon: those of a number that no field has at once, others after a million.
+#[test]
+fn files_of_fields_that_nothing_reads_are_refused() {
+    let scratch = Scratch::new("onnx-fields");
+    let path = scratch.0.join("model.onnx");
+    let refused = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        OnnxModel::open(&path).map(|_| ()).unwrap_err().to_string()
+    };
+    let zeros = refused(&[0; 1 << 10]);
+    assert!(zeros.contains("a field has the number 0"), "{zeros}");
+    let large = refused(&[0x80, 0x80, 0x80, 0x80, 0x10, 0]);
+    assert!(large.contains("a field has the number 536870912"), "{large}");
+    // Field 20, which a model does not have, with a number, and one of no bytes.
+    for field in [[0xa0, 0x01, 0x01], [0xa2, 0x01, 0x00]] {
+        let unknown = refused(&field.repeat((1 << 20) + 1));
+        assert!(unknown.contains("the file is too large"), "{unknown}");
+    }
+    // Extents of one tensor, one behind the other.
+    let graph = |tensor: &[u8]| {
+        let field = |tag: u8, bytes: &[u8]| {
+            let mut field = vec![tag << 3 | 2];
+            prost::encoding::encode_varint(bytes.len() as u64, &mut field);
+            [&field[..], bytes].concat()
+        };
+        [field(8, &[0x10, 17]), field(7, &field(5, tensor))].concat()
+    };
+    let extents = refused(&graph(&[0x08, 0x01].repeat(33 << 20)));
+    assert!(extents.contains("the file is too large"), "{extents}");
+}
+
 /// Truncated at any length, with any bytes changed, a file is a model or an error.
 #[test]
 fn damaged_files_are_errors_and_nothing_panics() {
