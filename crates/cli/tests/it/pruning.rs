@@ -1,5 +1,6 @@
 //! Pruning while training, and a trained model made smaller: channels removed, layers on bytes.
 
+use crate::full_disk::{Disk, free_bytes};
 use crate::support;
 
 use std::fs;
@@ -203,4 +204,86 @@ fn a_run_that_trains_as_if_on_bytes_is_quantized_by_what_it_learned() {
     }
     let low = refused(&["train", "--quantize-aware", "--precision=bf16", "--steps=1"]);
     assert!(low.contains("in f32, not in bf16"), "{low}");
+}
+
+/// Their loss computes scores itself: on bytes it reads those that a prediction gives. The data has fewer examples than are asked for.
+#[test]
+fn models_of_text_are_evaluated_and_leave_on_bytes() {
+    let scratch = Scratch::new("quantized-text");
+    let sizes = ["--context=8", "--classes=32", "--width=16", "--batch=4", "--data=synthetic"];
+    for (model, layers) in
+        [("gpt", &["--layers=1", "--heads=2"][..]), ("lstm", &["--layers=1"]), ("seq2seq", &[])]
+    {
+        let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(&format!("{model}-{name}")));
+        let words = ["train", "--json", "--steps=4", "--model", model, "--out", &run];
+        json(&plimsoll(&[&words[..], &sizes, layers].concat()));
+        let words = ["quantize", &run, "--out", &bytes, "--examples=999999999999", "--report-layers"];
+        let quantized = plimsoll(&words);
+        assert!(quantized.status.success(), "{model}: {}", text(&quantized.stderr));
+        let said = text(&quantized.stdout);
+        let head = |line: &str| line.split_whitespace().next().is_some_and(|layer| layer.ends_with("head"));
+        assert!(said.lines().any(head) && !said.contains("999999999999"), "{said}");
+        let [floats, codes] = [&run, &bytes].map(|folder| json(&plimsoll(&["evaluate", folder, "--json"])));
+        let [floats, codes] = [number(&floats, "loss"), number(&codes, "loss")];
+        assert!((floats - codes).abs() < 0.02 * floats, "{model}: {floats} {codes}");
+        if model == "lstm" {
+            for to in ["onnx", "tflite"] {
+                let [flag, folder] = ["flag", "folder"].map(|name| scratch.path(&format!("{name}.{to}")));
+                let by_flag = ["export", &run, "--to", to, "--int8", "--json", "--out", &flag];
+                json(&plimsoll(&by_flag));
+                json(&plimsoll(&["export", &bytes, "--to", to, "--json", "--out", &folder]));
+                assert!(fs::read(&flag).unwrap() == fs::read(&folder).unwrap(), "{to}");
+            }
+        }
+    }
+}
+
+/// Weights that are not numbers are wrong input of every command that writes them anew, and nothing is left of what it began.
+#[test]
+fn weights_that_are_not_finite_are_wrong_input() {
+    let scratch = Scratch::new("not-finite");
+    let run = scratch.path("run");
+    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    let path = scratch.0.join("run/weights.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let made = scratch.path("new/made");
+    for words in [
+        &["prune", &run, "--channels=0.5", "--out", &made][..],
+        &["quantize", &run, "--out", &made],
+        &["export", &run, "--to=onnx", "--out", &scratch.path("a.onnx")],
+        &["export", &run, "--to=tflite", "--int8", "--out", &scratch.path("a.tflite")],
+        &["export", &run, "--to=safetensors", "--out", &scratch.path("a.safetensors")],
+    ] {
+        assert!(refused(words).contains("not finite"), "{words:?}");
+        assert!(!scratch.0.join("new").exists(), "{words:?}");
+    }
+    let message = refused(&["evaluate", &run]);
+    assert!(message.contains("is NaN: the model does not answer with numbers"), "{message}");
+}
+
+#[test]
+fn a_full_disk_leaves_no_folder_of_a_smaller_model() {
+    let scratch = Scratch::new("made-full-disk");
+    let (run, small) = (scratch.path("run"), scratch.0.join("small"));
+    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    fs::create_dir_all(&small).unwrap();
+    let Some(_disk) = Disk::new(&small, 1 << 20) else { return };
+    fs::write(small.join("other"), vec![1; free_bytes(&small) - (32 << 10)]).unwrap();
+    fs::create_dir(small.join("own")).unwrap();
+    for name in ["made", "own"] {
+        let out = small.join(name);
+        let out = out.to_str().unwrap();
+        for words in [&["prune", &run, "--channels=0.5", "--out", out][..], &["quantize", &run, "--out", out]]
+        {
+            let output = plimsoll(words);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {}", text(&output.stderr));
+            let left: Vec<_> =
+                fs::read_dir(&small).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(left.len(), 2, "{words:?}: {left:?}");
+        }
+    }
+    assert_eq!(fs::read_dir(small.join("own")).unwrap().count(), 0);
 }
