@@ -238,6 +238,22 @@ fn models_of_text_are_evaluated_and_leave_on_bytes() {
     }
 }
 
+#[test]
+fn channels_of_an_imported_model_are_refused_with_what_to_do_instead() {
+    let scratch = Scratch::new("prune-imported");
+    let (run, tuned, file) = (scratch.path("run"), scratch.path("tuned"), scratch.path("lenet.onnx"));
+    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    json(&plimsoll(&["export", &run, "--to=onnx", "--json", "--out", &file]));
+    let model = format!("onnx:{file}");
+    json(&plimsoll(&["train", "--json", "--steps=1", "--data=mnist", "--model", &model, "--out", &tuned]));
+    let message = refused(&["prune", &tuned, "--channels=0.5", "--out", &scratch.path("half")]);
+    assert!(message.contains("imported model") && message.contains("train --prune 0.8"), "{message}");
+    // Both of what it says are there.
+    let words = ["train", "--json", "--steps=1", "--data=mnist", "--prune=0.8", "--model", &model];
+    json(&plimsoll(&words));
+    assert!(plimsoll(&["quantize", &tuned, "--out", &scratch.path("bytes")]).status.success());
+}
+
 /// Weights that are not numbers are wrong input of every command that writes them anew, and nothing is left of what it began.
 #[test]
 fn weights_that_are_not_finite_are_wrong_input() {
