@@ -17,8 +17,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// The most bytes of a file's structure: all that is not weights.
 const STRUCTURE_BYTES: u64 = 64 << 20;
-/// What a field that is not read counts of that: a file of nothing but such fields ends soon, however long it is.
-const SKIPPED_BYTES: u64 = 64;
+/// What each field of a model and of its graph counts of that besides its bytes, also one that is not read: a file of nothing but small
+/// fields ends soon, however long it is.
+const FIELD_BYTES: u64 = 64;
 /// The largest number of a field.
 const LAST_FIELD: u64 = (1 << 29) - 1;
 /// Fields of this many bytes or more stay in the file, if they hold elements.
@@ -265,6 +266,7 @@ impl OnnxFile {
         };
         let (mut graph, mut opsets) = (None, Vec::new());
         while let Some((tag, field)) = scanner.field(length)? {
+            scanner.count(FIELD_BYTES)?;
             match (tag, field) {
                 (7, Field::Bytes { start, end }) if graph.is_none() => graph = Some([start, end]),
                 (7, _) => return Err(scanner.wrong("two graphs in one model: the file is damaged")),
@@ -275,7 +277,7 @@ impl OnnxFile {
                     let note: StringStringEntryProto = scanner.decode(start, end, "note")?;
                     found.notes.insert(note.key, note.value);
                 }
-                _ => scanner.count(SKIPPED_BYTES)?,
+                _ => {}
             }
         }
         let Some([start, end]) = graph else {
@@ -289,10 +291,8 @@ impl OnnxFile {
         }
         scanner.seek(start)?;
         while let Some((tag, field)) = scanner.field(end)? {
-            let Field::Bytes { start, end } = field else {
-                scanner.count(SKIPPED_BYTES)?;
-                continue;
-            };
+            scanner.count(FIELD_BYTES)?;
+            let Field::Bytes { start, end } = field else { continue };
             match tag {
                 1 => found.nodes.push(scanner.decode(start, end, "node")?),
                 5 => {
@@ -306,7 +306,7 @@ impl OnnxFile {
                 11 => found.inputs.push(scanner.decode(start, end, "input")?),
                 12 => found.outputs.push(scanner.decode(start, end, "output")?),
                 15 => return Err(scanner.wrong("its weights are sparse tensors, which are not read")),
-                _ => scanner.count(SKIPPED_BYTES)?,
+                _ => {}
             }
         }
         Ok(found)

@@ -216,17 +216,16 @@ fn files_of_fields_that_nothing_reads_are_refused() {
         let unknown = refused(&field.repeat((1 << 20) + 1));
         assert!(unknown.contains("the file is too large"), "{unknown}");
     }
-    // Extents of one tensor, one behind the other.
-    let graph = |tensor: &[u8]| {
-        let field = |tag: u8, bytes: &[u8]| {
-            let mut field = vec![tag << 3 | 2];
-            prost::encoding::encode_varint(bytes.len() as u64, &mut field);
-            [&field[..], bytes].concat()
-        };
-        [field(8, &[0x10, 17]), field(7, &field(5, tensor))].concat()
+    // Extents of one tensor, one behind the other, and nodes of nothing.
+    let field = |tag: u8, bytes: &[u8]| {
+        let mut field = vec![tag << 3 | 2];
+        prost::encoding::encode_varint(bytes.len() as u64, &mut field);
+        [&field[..], bytes].concat()
     };
-    let extents = refused(&graph(&[0x08, 0x01].repeat(33 << 20)));
-    assert!(extents.contains("the file is too large"), "{extents}");
+    for graph in [field(5, &[0x08, 0x01].repeat(33 << 20)), field(1, &[]).repeat((1 << 20) + 1)] {
+        let many = refused(&[field(8, &[0x10, 17]), field(7, &graph)].concat());
+        assert!(many.contains("the file is too large"), "{many}");
+    }
 }
 
 /// Truncated at any length, with any bytes changed, a file is a model or an error.
