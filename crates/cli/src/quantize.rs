@@ -40,8 +40,9 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let int8: Vec<(f32, u8)> = grids.iter().collect();
     let (before, after) = folder.write(&session, |model_options| {
         model_options["int8"] = json!(int8);
-        if !options.keep.is_empty() {
-            model_options["int8_kept"] = json!(options.keep);
+        let kept: Vec<String> = grids.kept().iter().map(ToString::to_string).collect();
+        if !kept.is_empty() {
+            model_options["int8_kept"] = json!(kept);
         }
     })?;
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
@@ -82,6 +83,8 @@ pub fn quantized(
         let layers = "`--report-layers` without --keep lists them";
         return Err(Failure::usage(format!("--keep: there is no layer {pattern}: {layers}")));
     }
+    let learned = learned.map(|grids| grids.keeping_rest(&graph));
+    let kept = &learned.as_ref().map_or(kept, Int8Grids::kept).clone();
     let names = places(&graph, kept);
     if names.is_empty() {
         let reason = "no layer that can run on bytes: there are convolutions and dense layers of rows";

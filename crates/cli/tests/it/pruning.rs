@@ -238,6 +238,26 @@ fn models_of_text_are_evaluated_and_leave_on_bytes() {
     }
 }
 
+/// Training never has its scores as a whole, so they have no range: the head stays in f32.
+#[test]
+fn a_model_of_text_that_trains_as_if_on_bytes_is_quantized_but_for_its_head() {
+    let scratch = Scratch::new("aware-text");
+    let [run, bytes, file] = ["run", "bytes", "gpt.onnx"].map(|name| scratch.path(name));
+    let sizes = ["--model=gpt", "--layers=1", "--heads=2", "--context=8", "--classes=32", "--width=16"];
+    let words = ["train", "--json", "--steps=4", "--batch=4", "--quantize-aware", "--out", &run];
+    json(&plimsoll(&[&words[..], &sizes].concat()));
+    let quantized = plimsoll(&["quantize", &run, "--out", &bytes, "--report-layers"]);
+    let said = text(&quantized.stdout);
+    assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    assert!(said.lines().any(|line| line.split_whitespace().eq(["head", "f32", "f32"])), "{said}");
+    let [floats, codes] = [&run, &bytes].map(|folder| json(&plimsoll(&["evaluate", folder, "--json"])));
+    let [floats, codes] = [number(&floats, "loss"), number(&codes, "loss")];
+    assert!((floats - codes).abs() < 0.02 * floats, "{floats} {codes}");
+    for run in [&[&run[..], "--int8"][..], &[&bytes]] {
+        json(&plimsoll(&[&["export", "--to=onnx", "--json", "--out", &file], run].concat()));
+    }
+}
+
 #[test]
 fn channels_of_an_imported_model_are_refused_with_what_to_do_instead() {
     let scratch = Scratch::new("prune-imported");
