@@ -106,7 +106,7 @@ pub fn quantized(
     let part = trained.part().clone().take(examples);
     let (grids, measured_on) = match learned {
         Some(grids) => (grids, 0),
-        None => measured(&mut floats, &part, &names)?,
+        None => measured(&mut floats, &part, &names, graph.ty(graph.outputs[0].value).shape[0])?,
     };
     // As in training, the code of each phase is dropped when it is over.
     memory::trim_code();
@@ -169,15 +169,20 @@ fn learned(described: &Described, options: &TrainedOptions) -> Result<Option<Int
     Int8Grids::learned(&ranges).ok_or_else(nothing).map(Some)
 }
 
-/// The grids of the ranges of a part of the data, and its examples. `names`: the layers of the places.
-fn measured(floats: &mut Session, part: &Pipeline, names: &[String]) -> Result<(Int8Grids, usize), Failure> {
+/// The grids of the ranges of a part of the data, and its examples. `names`: the layers of the places; `rows`: of an example in the model's
+/// output.
+fn measured(
+    floats: &mut Session,
+    part: &Pipeline,
+    names: &[String],
+    rows: usize,
+) -> Result<(Int8Grids, usize), Failure> {
     let mut examples = 0;
     let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); names.len()];
     floats.predict_each(part, |outputs| {
         // The model's own outputs come first.
         let measured = &outputs[outputs.len().saturating_sub(2 * ranges.len())..];
-        // One row for each example.
-        examples += measured.first().map_or(0, |rows| rows.ty().shape[0]);
+        examples += outputs[0].ty().shape[0] / rows.max(1);
         for (pair, (low, high)) in measured.chunks_exact(2).zip(&mut ranges) {
             let all = |tensor: &Tensor, from: f32, f: fn(f32, f32) -> f32| {
                 // NaN must not get lost.

@@ -217,10 +217,15 @@ fn models_of_text_are_evaluated_and_leave_on_bytes() {
         let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(&format!("{model}-{name}")));
         let words = ["train", "--json", "--steps=4", "--model", model, "--out", &run];
         json(&plimsoll(&[&words[..], &sizes, layers].concat()));
-        let words = ["quantize", &run, "--out", &bytes, "--examples=999999999999", "--report-layers"];
-        let quantized = plimsoll(&words);
-        assert!(quantized.status.success(), "{model}: {}", text(&quantized.stderr));
-        let said = text(&quantized.stdout);
+        let quantize = |examples: &str, out: &str| {
+            let quantized = plimsoll(&["quantize", &run, "--out", out, examples, "--report-layers"]);
+            assert!(quantized.status.success(), "{model}: {}", text(&quantized.stderr));
+            text(&quantized.stdout)
+        };
+        // An example has several rows of outputs.
+        let few = quantize("--examples=6", &scratch.path(&format!("{model}-few")));
+        assert!(few.contains(", from 6 examples"), "{few}");
+        let said = quantize("--examples=999999999999", &bytes);
         let head = |line: &str| line.split_whitespace().next().is_some_and(|layer| layer.ends_with("head"));
         assert!(said.lines().any(head) && !said.contains("999999999999"), "{said}");
         let [floats, codes] = [&run, &bytes].map(|folder| json(&plimsoll(&["evaluate", folder, "--json"])));
