@@ -55,6 +55,8 @@ examples! {
         says ["steps of the plan compute on", "of the batch"];
     dropped_results_return_their_bytes_and_kept_ones_are_listed: eager_lifetime at "../../examples/eager_lifetime.rs" with 2000,
         says ["returned to the system:  1", "the third: matmul needs 15.3 MiB more", "eager_lifetime.rs:", "bit for bit: true"];
+    a_model_leaves_as_tflite_in_floats_and_on_bytes: export_tflite at "../../examples/export_tflite.rs",
+        says ["DynamicRange: ", "int8: ", "on bytes"];
     frozen_layers_need_less_memory_and_do_not_change: fine_tuning at "../../examples/fine_tuning.rs", says ["bit for bit: true"];
     workers_add_buffers_and_no_copies_of_the_data: fit_workers at "../../examples/fit_workers.rs", says ["bit for bit: true"];
     accumulation_equals_a_large_batch_and_the_classic_bug_does_not: gradient_accumulation at "../../examples/gradient_accumulation.rs",

@@ -7,7 +7,7 @@ use super::running::WeightNames;
 use super::setup::process;
 use super::text::escaped;
 use super::trained::{describe, peaks};
-use super::weights::refused;
+use super::weights::{of_weights, refused};
 use super::{Failure, out_file, say};
 use clap::{Args, ValueEnum};
 use plimsoll::Size;
@@ -157,7 +157,7 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
             .map_err(failure)
     };
     let (exported, planned) = if options.int8 {
-        let Quantized { session, grids, planned } =
+        let Quantized { session, grids, planned, .. } =
             quantized(&options.calibration(), options.examples, false, &KeptLayers::default())?;
         memory::trim_code();
         let step = bytes(&grids)?;
@@ -178,7 +178,9 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
         let exported = match options.to {
             To::Onnx | To::Tflite => step.write(format, &weights, &out).map_err(failure)?,
             To::Safetensors => {
-                weights.save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())?;
+                weights
+                    .save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())
+                    .map_err(of_weights)?;
                 let bytes = std::fs::metadata(&out).map_or(0, |file| file.len());
                 Exported { ops: 0, tensors: step.graph().states.len(), bytes }
             }
@@ -225,15 +227,14 @@ fn account(options: &ExportOptions, step: &ExportGraph) -> Result<usize, Failure
     }
 }
 
-/// A model that the format does not take is wrong input, a file that cannot be written is not.
+/// A model that the format does not take is wrong input, and so are weights that are not finite; a file that cannot be written is not.
 pub fn failure(error: ExportError) -> Failure {
     match error {
         ExportError::Unsupported { .. }
         | ExportError::Graph(_)
         | ExportError::File { .. }
+        | ExportError::NotFinite(_)
         | ExportError::Read { .. } => Failure::usage(escaped(error)),
-        ExportError::Write { .. } | ExportError::NotFinite(_) | ExportError::Weights(_) => {
-            Failure::run(escaped(error))
-        }
+        ExportError::Write { .. } | ExportError::Weights(_) => Failure::run(escaped(error)),
     }
 }

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::run_folder::{REPORT, WEIGHTS, found_in};
 use super::text::escaped;
-use super::weights::refused;
+use super::weights::{of_weights, refused};
 use plimsoll::train::{DataFile, Session, write_atomically};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -49,8 +49,17 @@ impl MadeFolder {
     pub fn write(&self, session: &Session, change: impl FnOnce(&mut Value)) -> Result<(u64, u64), Failure> {
         let failed =
             |e: std::io::Error| Failure::usage(format!("--out {}: {e}", escaped(self.out.display())));
+        let made = MissingFolders::above(&self.out);
         std::fs::create_dir_all(&self.out).map_err(failed)?;
-        session.save(self.out.join(WEIGHTS))?;
+        let written = self.fill(session, change);
+        if written.is_err() {
+            made.remove();
+        }
+        written
+    }
+
+    fn fill(&self, session: &Session, change: impl FnOnce(&mut Value)) -> Result<(u64, u64), Failure> {
+        session.save(self.out.join(WEIGHTS)).map_err(of_weights)?;
         let own = self.report.get("model_options").filter(|options| options.is_object());
         let mut model_options = own.cloned().unwrap_or_else(|| json!({}));
         // What was made has been trained; what it was trained for is done.
@@ -68,5 +77,27 @@ impl MadeFolder {
         write_atomically(&self.out.join(REPORT), text.as_bytes())?;
         let bytes = |folder: &Path| std::fs::metadata(folder.join(WEIGHTS)).map_or(0, |file| file.len());
         Ok((bytes(&self.run), bytes(&self.out)))
+    }
+}
+
+/// Folders that were not there before, the innermost first.
+struct MissingFolders(Vec<PathBuf>);
+
+impl MissingFolders {
+    /// A folder and those that it is in, as far as they are not there.
+    fn above(folder: &Path) -> Self {
+        let missing = folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        Self(missing.map(Path::to_path_buf).collect())
+    }
+
+    /// Removes what was made of them: the innermost with all that is in it, others if nothing else is there by now.
+    fn remove(&self) {
+        for (i, folder) in self.0.iter().enumerate() {
+            // What cannot be removed stays: the failure before is what the user is told.
+            let _ = match i {
+                0 => std::fs::remove_dir_all(folder),
+                _ => std::fs::remove_dir(folder),
+            };
+        }
     }
 }

@@ -25,6 +25,8 @@ pub struct Quantized {
     pub session: Session,
     /// Its grids.
     pub grids: Int8Grids,
+    /// The examples on which their ranges were measured; none where they were learned.
+    pub examples: usize,
     /// The planned peak.
     pub planned: usize,
 }
@@ -32,19 +34,19 @@ pub struct Quantized {
 /// Measures ranges on a part of the training data, and writes the folder of the model on bytes.
 pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let folder = MadeFolder::new(&options.trained.run, &options.out)?;
-    let learned = describe(&options.trained.run)?.is_quantize_aware();
     let kept = KeptLayers::new(options.keep.iter().map(String::as_str));
-    let Quantized { session, grids, planned } =
+    let Quantized { session, grids, examples, planned } =
         quantized(&options.trained, options.examples, options.report_layers, &kept)?;
     let int8: Vec<(f32, u8)> = grids.iter().collect();
     let (before, after) = folder.write(&session, |model_options| {
         model_options["int8"] = json!(int8);
-        if !options.keep.is_empty() {
-            model_options["int8_kept"] = json!(options.keep);
+        let kept: Vec<String> = grids.kept().iter().map(ToString::to_string).collect();
+        if !kept.is_empty() {
+            model_options["int8_kept"] = json!(kept);
         }
     })?;
     say(&format!("weights      {} before, {} on bytes", in_words(before as usize), in_words(after as usize)));
-    let from = if learned { "learned".to_string() } else { format!("from {} examples", options.examples) };
+    let from = if examples == 0 { "learned".to_string() } else { format!("from {examples} examples") };
     say(&format!("grids        {} between layers, {from}", int8.len()));
     let name = escaped(options.out.display());
     say(&format!("Wrote {name}; `plimsoll evaluate {name}` and `plimsoll predict {name}` run it"));
@@ -81,6 +83,8 @@ pub fn quantized(
         let layers = "`--report-layers` without --keep lists them";
         return Err(Failure::usage(format!("--keep: there is no layer {pattern}: {layers}")));
     }
+    let learned = learned.map(|grids| grids.keeping_rest(&graph));
+    let kept = &learned.as_ref().map_or(kept, Int8Grids::kept).clone();
     let names = places(&graph, kept);
     if names.is_empty() {
         let reason = "no layer that can run on bytes: there are convolutions and dense layers of rows";
@@ -100,9 +104,9 @@ pub fn quantized(
     };
     let (mut floats, mut planned) = trained.session(options.json, options.sheet)?;
     let part = trained.part().clone().take(examples);
-    let grids = match learned {
-        Some(grids) => grids,
-        None => measured(&mut floats, &part, &names)?,
+    let (grids, measured_on) = match learned {
+        Some(grids) => (grids, 0),
+        None => measured(&mut floats, &part, &names, graph.ty(graph.outputs[0].value).shape[0])?,
     };
     // As in training, the code of each phase is dropped when it is over.
     memory::trim_code();
@@ -148,7 +152,7 @@ pub fn quantized(
         let same = found.iter().zip(&answers).filter(|(a, b)| a == b).count();
         say(&format!("answers      {same} of {} are those of the model on floats", answers.len()));
     }
-    Ok(Quantized { session, grids, planned })
+    Ok(Quantized { session, grids, examples: measured_on, planned })
 }
 
 /// The grids that a run learned, if it was trained as if on bytes.
@@ -167,12 +171,20 @@ fn learned(described: &Described, options: &TrainedOptions) -> Result<Option<Int
     Int8Grids::learned(&ranges).ok_or_else(nothing).map(Some)
 }
 
-/// The grids of the ranges of a part of the data. `names`: the layers of the places.
-fn measured(floats: &mut Session, part: &Pipeline, names: &[String]) -> Result<Int8Grids, Failure> {
+/// The grids of the ranges of a part of the data, and its examples. `names`: the layers of the places; `rows`: of an example in the model's
+/// output.
+fn measured(
+    floats: &mut Session,
+    part: &Pipeline,
+    names: &[String],
+    rows: usize,
+) -> Result<(Int8Grids, usize), Failure> {
+    let mut examples = 0;
     let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); names.len()];
     floats.predict_each(part, |outputs| {
         // The model's own outputs come first.
         let measured = &outputs[outputs.len().saturating_sub(2 * ranges.len())..];
+        examples += outputs[0].ty().shape[0] / rows.max(1);
         for (pair, (low, high)) in measured.chunks_exact(2).zip(&mut ranges) {
             let all = |tensor: &Tensor, from: f32, f: fn(f32, f32) -> f32| {
                 // NaN must not get lost.
@@ -191,7 +203,7 @@ fn measured(floats: &mut Session, part: &Pipeline, names: &[String]) -> Result<I
             "the range of {of} on the calibration data is not finite: take data whose numbers are"
         )));
     }
-    Ok(Int8Grids::of_ranges(&ranges))
+    Ok((Int8Grids::of_ranges(&ranges), examples))
 }
 
 /// What is held beside either model: the weights on bytes, and the largest of them on their way there.

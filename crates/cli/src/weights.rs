@@ -55,6 +55,14 @@ pub fn start_from(session: &mut Session, path: &Path, new_head: bool) -> Result<
     Ok(())
 }
 
+/// Weights that are written anew without being trained were wrong before: numbers that are not finite are wrong input.
+pub fn of_weights(error: TrainError) -> Failure {
+    match &error {
+        TrainError::NotFinite { .. } => Failure::usage(escaped(error)),
+        _ => error.into(),
+    }
+}
+
 /// Weights of another model may be loaded in part.
 fn differ(error: TrainError) -> Failure {
     match &error {

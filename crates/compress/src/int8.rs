@@ -4,6 +4,7 @@ mod aware;
 mod comparison;
 mod fold;
 mod layers;
+mod scores;
 
 pub use aware::QuantizeAware;
 pub use comparison::LayerNoise;
@@ -55,6 +56,11 @@ impl KeptLayers {
         self.0.iter().any(|pattern| pattern.matches(layer))
     }
 
+    /// The patterns.
+    pub fn iter(&self) -> impl Iterator<Item = &Pattern> + '_ {
+        self.0.iter()
+    }
+
     /// The first pattern that matches no layer of a graph.
     pub fn unknown(&self, graph: &Graph) -> Option<&Pattern> {
         self.0.iter().find(|pattern| !graph.nodes.iter().any(|node| pattern.matches(&node.layer)))
@@ -97,6 +103,23 @@ impl Int8Grids {
         Self { kept, ..self }
     }
 
+    /// The same with the layers behind the last place that has a grid in f32. Training as if on bytes learns no range of scores that
+    /// are never there as a whole: those of a loss that reads features and a kernel.
+    pub fn keeping_rest(self, prediction: &Graph) -> Self {
+        let analysis = Analysis::of(prediction, &self.kept);
+        let rest = analysis.steps.iter().filter(|step| step.last_place() >= self.grids.len());
+        let rest = rest.map(|step| Pattern::new(&*prediction.node(step.nodes[0]).layer));
+        let mut kept = self.kept.0.clone();
+        kept.extend(rest);
+        kept.dedup();
+        self.keeping(KeptLayers(kept))
+    }
+
+    /// The layers that stay in f32 though they could run on bytes.
+    pub fn kept(&self) -> &KeptLayers {
+        &self.kept
+    }
+
     /// Whether there is one for each place of a model's prediction. Those that another version made may be of other places.
     pub fn fit(&self, prediction: &Graph) -> bool {
         Analysis::of(prediction, &self.kept).places.len() == self.grids.len()
@@ -114,6 +137,7 @@ impl Int8Grids {
 
     /// As [`Int8Grids::apply`], with the grid of each value that is codes.
     pub fn apply_with_grids(&self, graph: Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError> {
+        let graph = self.scored(graph)?;
         let analysis = Analysis::of(&graph, &self.kept);
         let steps: Vec<&Step> = self.steps(&analysis).collect();
         let skipped = |id: NodeId| steps.iter().any(|step| step.nodes.contains(&id));

@@ -48,27 +48,26 @@ pub(crate) enum Extent {
 impl ExportGraph {
     /// The prediction step of a model, in f32, with recurrences unrolled.
     pub fn new(model: &dyn Model, batch: Batch) -> Result<Self, ExportError> {
-        let numerics = Numerics { recurrences: false, ..Numerics::default() };
-        Self::built(model, batch, &numerics, |graph| Ok((graph, Vec::new())))
+        Self::built(model, batch, |graph| Ok((graph, Vec::new())))
     }
 
-    /// The prediction step of a model with its layers on bytes. `pass` puts them there and tells the grid of each value that is codes, as
+    /// The prediction step of a model with its layers on bytes, and recurrences unrolled. `pass` puts them there and tells the grid of each value that is codes, as
     /// `Int8Grids::apply_with_grids` of `plimsoll-compress` does.
     pub fn on_bytes(
         model: &dyn Model,
         batch: Batch,
         pass: impl Fn(Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError>,
     ) -> Result<Self, ExportError> {
-        Self::built(model, batch, &Numerics::default(), pass)
+        Self::built(model, batch, pass)
     }
 
     fn built(
         model: &dyn Model,
         batch: Batch,
-        numerics: &Numerics,
         pass: impl Fn(Graph) -> Result<(Graph, Vec<Option<Grid>>), GraphError>,
     ) -> Result<Self, ExportError> {
-        let build = |examples| pass(step::prediction_as(&Policy::default(), numerics, model, examples)?);
+        let numerics = Numerics { recurrences: false, ..Numerics::default() };
+        let build = |examples| pass(step::prediction_as(&Policy::default(), &numerics, model, examples)?);
         let (name, target) = (model.name().to_string(), model.target());
         match batch {
             Batch::Fixed(examples) => {

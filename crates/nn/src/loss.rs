@@ -11,8 +11,9 @@ pub use segmentation::{BinaryCrossEntropy, Dice, Focal};
 
 use crate::{Head, Net};
 use plimsoll_graph::op::MatMul;
-use plimsoll_graph::{GraphError, Op, ValueId};
+use plimsoll_graph::{GraphError, Op, Origin, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
+use std::sync::Arc;
 
 /// The objective of training.
 ///
@@ -72,7 +73,15 @@ pub(crate) fn outputs(net: &mut Net, head: &Head) -> Result<Vec<ValueId>, GraphE
         Head::Outputs(values) => Ok(values.clone()),
         Head::Linear { features, kernel, transposed } => {
             let product = MatMul { transpose_b: *transposed, ..MatMul::default() };
-            Ok(vec![net.one(Op::MatMul(product), &[*features, *kernel])?])
+            // The model's forward pass is over: the product is of the layer that has the kernel.
+            let layer = match net.graph().origin(*kernel) {
+                Origin::State(state) => {
+                    net.graph().states[state].name.rsplit_once('/').map(|(layer, _)| layer.into())
+                }
+                Origin::Input(_) | Origin::Accumulator(_) | Origin::Node { .. } => None,
+            };
+            let layer: Arc<str> = layer.unwrap_or_else(|| net.layer().clone());
+            Ok(vec![net.within(layer, |b| b.one(Op::MatMul(product), &[*features, *kernel]))?])
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Pruning while training, and a trained model made smaller: channels removed, layers on bytes.
 
+use crate::full_disk::{Disk, free_bytes};
 use crate::support;
 
 use std::fs;
@@ -203,4 +204,127 @@ fn a_run_that_trains_as_if_on_bytes_is_quantized_by_what_it_learned() {
     }
     let low = refused(&["train", "--quantize-aware", "--precision=bf16", "--steps=1"]);
     assert!(low.contains("in f32, not in bf16"), "{low}");
+}
+
+/// Their loss computes scores itself: on bytes it reads those that a prediction gives. The data has fewer examples than are asked for.
+#[test]
+fn models_of_text_are_evaluated_and_leave_on_bytes() {
+    let scratch = Scratch::new("quantized-text");
+    let sizes = ["--context=8", "--classes=32", "--width=16", "--batch=4", "--data=synthetic"];
+    for (model, layers) in
+        [("gpt", &["--layers=1", "--heads=2"][..]), ("lstm", &["--layers=1"]), ("seq2seq", &[])]
+    {
+        let [run, bytes] = ["run", "bytes"].map(|name| scratch.path(&format!("{model}-{name}")));
+        let words = ["train", "--json", "--steps=4", "--model", model, "--out", &run];
+        json(&plimsoll(&[&words[..], &sizes, layers].concat()));
+        let quantize = |examples: &str, out: &str| {
+            let quantized = plimsoll(&["quantize", &run, "--out", out, examples, "--report-layers"]);
+            assert!(quantized.status.success(), "{model}: {}", text(&quantized.stderr));
+            text(&quantized.stdout)
+        };
+        // An example has several rows of outputs.
+        let few = quantize("--examples=6", &scratch.path(&format!("{model}-few")));
+        assert!(few.contains(", from 6 examples"), "{few}");
+        let said = quantize("--examples=999999999999", &bytes);
+        let head = |line: &str| line.split_whitespace().next().is_some_and(|layer| layer.ends_with("head"));
+        assert!(said.lines().any(head) && !said.contains("999999999999"), "{said}");
+        let [floats, codes] = [&run, &bytes].map(|folder| json(&plimsoll(&["evaluate", folder, "--json"])));
+        let [floats, codes] = [number(&floats, "loss"), number(&codes, "loss")];
+        assert!((floats - codes).abs() < 0.02 * floats, "{model}: {floats} {codes}");
+        if model == "lstm" {
+            for to in ["onnx", "tflite"] {
+                let [flag, folder] = ["flag", "folder"].map(|name| scratch.path(&format!("{name}.{to}")));
+                let by_flag = ["export", &run, "--to", to, "--int8", "--json", "--out", &flag];
+                json(&plimsoll(&by_flag));
+                json(&plimsoll(&["export", &bytes, "--to", to, "--json", "--out", &folder]));
+                assert!(fs::read(&flag).unwrap() == fs::read(&folder).unwrap(), "{to}");
+            }
+        }
+    }
+}
+
+/// Training never has its scores as a whole, so they have no range: the head stays in f32.
+#[test]
+fn a_model_of_text_that_trains_as_if_on_bytes_is_quantized_but_for_its_head() {
+    let scratch = Scratch::new("aware-text");
+    let [run, bytes, file] = ["run", "bytes", "gpt.onnx"].map(|name| scratch.path(name));
+    let sizes = ["--model=gpt", "--layers=1", "--heads=2", "--context=8", "--classes=32", "--width=16"];
+    let words = ["train", "--json", "--steps=4", "--batch=4", "--quantize-aware", "--out", &run];
+    json(&plimsoll(&[&words[..], &sizes].concat()));
+    let quantized = plimsoll(&["quantize", &run, "--out", &bytes, "--report-layers"]);
+    let said = text(&quantized.stdout);
+    assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    assert!(said.lines().any(|line| line.split_whitespace().eq(["head", "f32", "f32"])), "{said}");
+    let [floats, codes] = [&run, &bytes].map(|folder| json(&plimsoll(&["evaluate", folder, "--json"])));
+    let [floats, codes] = [number(&floats, "loss"), number(&codes, "loss")];
+    assert!((floats - codes).abs() < 0.02 * floats, "{floats} {codes}");
+    for run in [&[&run[..], "--int8"][..], &[&bytes]] {
+        json(&plimsoll(&[&["export", "--to=onnx", "--json", "--out", &file], run].concat()));
+    }
+}
+
+#[test]
+fn channels_of_an_imported_model_are_refused_with_what_to_do_instead() {
+    let scratch = Scratch::new("prune-imported");
+    let (run, tuned, file) = (scratch.path("run"), scratch.path("tuned"), scratch.path("lenet.onnx"));
+    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    json(&plimsoll(&["export", &run, "--to=onnx", "--json", "--out", &file]));
+    let model = format!("onnx:{file}");
+    json(&plimsoll(&["train", "--json", "--steps=1", "--data=mnist", "--model", &model, "--out", &tuned]));
+    let message = refused(&["prune", &tuned, "--channels=0.5", "--out", &scratch.path("half")]);
+    assert!(message.contains("imported model") && message.contains("train --prune 0.8"), "{message}");
+    // Both of what it says are there.
+    let words = ["train", "--json", "--steps=1", "--data=mnist", "--prune=0.8", "--model", &model];
+    json(&plimsoll(&words));
+    assert!(plimsoll(&["quantize", &tuned, "--out", &scratch.path("bytes")]).status.success());
+}
+
+/// Weights that are not numbers are wrong input of every command that writes them anew, and nothing is left of what it began.
+#[test]
+fn weights_that_are_not_finite_are_wrong_input() {
+    let scratch = Scratch::new("not-finite");
+    let run = scratch.path("run");
+    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    let path = scratch.0.join("run/weights.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let made = scratch.path("new/made");
+    for words in [
+        &["prune", &run, "--channels=0.5", "--out", &made][..],
+        &["quantize", &run, "--out", &made],
+        &["export", &run, "--to=onnx", "--out", &scratch.path("a.onnx")],
+        &["export", &run, "--to=tflite", "--int8", "--out", &scratch.path("a.tflite")],
+        &["export", &run, "--to=safetensors", "--out", &scratch.path("a.safetensors")],
+    ] {
+        assert!(refused(words).contains("not finite"), "{words:?}");
+        assert!(!scratch.0.join("new").exists(), "{words:?}");
+    }
+    let message = refused(&["evaluate", &run]);
+    assert!(message.contains("is NaN: the model does not answer with numbers"), "{message}");
+}
+
+#[test]
+fn a_full_disk_leaves_no_folder_of_a_smaller_model() {
+    let scratch = Scratch::new("made-full-disk");
+    let (run, small) = (scratch.path("run"), scratch.0.join("small"));
+    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    fs::create_dir_all(&small).unwrap();
+    let Some(_disk) = Disk::new(&small, 1 << 20) else { return };
+    fs::write(small.join("other"), vec![1; free_bytes(&small) - (32 << 10)]).unwrap();
+    fs::create_dir(small.join("own")).unwrap();
+    for name in ["made", "own"] {
+        let out = small.join(name);
+        let out = out.to_str().unwrap();
+        for words in [&["prune", &run, "--channels=0.5", "--out", out][..], &["quantize", &run, "--out", out]]
+        {
+            let output = plimsoll(words);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {}", text(&output.stderr));
+            let left: Vec<_> =
+                fs::read_dir(&small).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(left.len(), 2, "{words:?}: {left:?}");
+        }
+    }
+    assert_eq!(fs::read_dir(small.join("own")).unwrap().count(), 0);
 }

@@ -435,6 +435,25 @@ mod tests {
         assert_eq!(["first", "beside/conv2", "beside"].map(largest), [3, 2, 1]);
     }
 
+    /// The scores of a loss that computes them itself are never there in training: their layer stays in f32.
+    #[test]
+    fn a_head_whose_scores_have_no_range_stays_in_floats() {
+        let gpt =
+            zoo::Gpt { layers: 1, width: 8, heads: 2, context: 4, vocabulary: 12, ..zoo::Gpt::default() };
+        let prediction = step::prediction(&gpt, 1).unwrap();
+        let count = QuantizeAware::new(gpt).unwrap().places.len();
+        let grids = Int8Grids::new(vec![(0.1, 9); count]).unwrap();
+        assert!(!grids.fit(&prediction));
+        let grids = grids.keeping_rest(&prediction);
+        assert!(grids.fit(&prediction));
+        assert_eq!(grids.kept(), &KeptLayers::new(["head"]));
+        for graph in [prediction, step::evaluation(&gpt, 1, Report::Output).unwrap()] {
+            let bytes = grids.apply(graph).unwrap();
+            assert!(bytes.states.iter().any(|state| state.name == "head/kernel"));
+            assert!(bytes.states.iter().any(|state| state.name.ends_with("/codes")));
+        }
+    }
+
     #[test]
     fn learned_ranges_reach_beyond_the_mean_by_deviations() {
         let ty = TensorType::new(DType::F32, [2, SUMS]);

@@ -1,12 +1,12 @@
 //! Models on bytes, and what stays in f32.
 
 use super::*;
-use plimsoll_graph::Origin;
 use plimsoll_graph::op::ResizeMode;
+use plimsoll_graph::{Numerics, Origin};
 use plimsoll_nn::{
-    AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool,
-    Layer, MaxPool2d, Model, Net, Padding, Relu, Relu6, Residual, Sequential, Silu, Tanh, Upsample, step,
-    zoo,
+    AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, CrossEntropy, Dense, DepthwiseConv2d, Flatten,
+    GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Policy, Relu, Relu6, Residual, Sequential,
+    Silu, Tanh, Upsample, WithLoss, step, zoo,
 };
 use plimsoll_reference::evaluate;
 use plimsoll_tensor::random::Stream;
@@ -330,4 +330,73 @@ fn evaluations_have_the_same_layers() {
     let evaluation = step::evaluation(&model, 2, step::Report::Classes).unwrap();
     assert_eq!(layers(prediction), layers(evaluation));
     assert_eq!(Int8Grids::new([(0.0, 3)]), None);
+}
+
+/// Whole numbers below a bound, for tokens and labels.
+fn tokens(shape: &[usize], below: usize) -> Tensor {
+    let values: Vec<f64> = (0..shape.iter().product()).map(|i: usize| (7 * i % below) as f64).collect();
+    Tensor::from_f64(TensorType::new(DType::I32, shape.to_vec()), &values).unwrap()
+}
+
+/// The loss of models whose loss computes their scores itself is that of the scores that they predict on bytes.
+#[test]
+fn an_evaluation_on_bytes_is_of_what_a_prediction_gives() {
+    let smooth = |model: zoo::Gpt| WithLoss::new(model, CrossEntropy::new().smoothing(0.1));
+    let gpt =
+        || zoo::Gpt { layers: 1, width: 8, heads: 2, context: 4, vocabulary: 12, ..zoo::Gpt::default() };
+    for model in [Box::new(gpt()) as Box<dyn Model>, Box::new(smooth(gpt()))] {
+        let prediction = step::prediction(&model, 2).unwrap();
+        let grids =
+            Int8Grids::of_ranges(&vec![(-2.0, 2.0); places(&prediction, &KeptLayers::default()).len()]);
+        assert!(
+            grids.compared(&prediction).contains(&"head".to_string()),
+            "{:?}",
+            grids.compared(&prediction)
+        );
+        let states = grids.states(&prediction, |name| Ok::<_, GraphError>(state(&prediction, name))).unwrap();
+        let state_of = |name: &str| {
+            let found = states.iter().find(|(known, _)| known == name);
+            found.map_or_else(|| state(&prediction, name), |(_, tensor)| tensor.clone())
+        };
+        let expected =
+            run(&grids.apply(prediction.clone()).unwrap(), &state_of, &[tokens(&[2, 4], 12)]).remove(0);
+        let labels = tokens(&[2, 4], 5);
+        let weights = Tensor::from_f64(TensorType::new(DType::F32, [2, 4]), &[0.125; 8]).unwrap();
+        let report = step::Report::Output;
+        let evaluation = grids.apply(step::evaluation(&model, 2, report).unwrap()).unwrap();
+        assert!(!evaluation.states.iter().any(|state| state.name == "head/kernel"));
+        let inputs = [tokens(&[2, 4], 12), labels.clone(), weights];
+        let found = run(&evaluation, &state_of, &inputs);
+        assert_eq!(found[1], expected);
+        let scores = expected.to_f64();
+        let smoothing =
+            if evaluation.nodes.iter().any(|node| node.op.name() == "cross_entropy") { 0.0 } else { 0.1 };
+        let of_row = |(row, label): (&[f64], f64)| {
+            let sum = row.iter().map(|score| score.exp()).sum::<f64>().ln();
+            let mean = row.iter().sum::<f64>() / row.len() as f64;
+            sum - (1.0 - smoothing) * row[label as usize] - smoothing * mean
+        };
+        let loss = scores.chunks_exact(12).zip(labels.to_f64()).map(of_row).sum::<f64>() / 8.0;
+        assert!((found[0].to_f64()[0] - loss).abs() < 1e-4, "{:?} {loss}", found[0]);
+        // In f32, the loss still computes them itself.
+        let kept = grids.clone().keeping(KeptLayers::new(["head"]));
+        let kept = kept.apply(step::evaluation(&model, 2, step::Report::Classes).unwrap()).unwrap();
+        assert!(kept.states.iter().any(|state| state.name == "head/kernel"));
+    }
+}
+
+/// Ranges that are measured with a recurrence as one op serve the model that leaves with it unrolled.
+#[test]
+fn unrolled_recurrences_have_the_same_layers_on_bytes() {
+    let numerics = Numerics { recurrences: false, ..Numerics::default() };
+    let entry = zoo::ZOO.iter().find(|entry| entry.name == "lstm").unwrap();
+    let model = (entry.make)(&entry.small);
+    let one = step::prediction(&model, 2).unwrap();
+    let unrolled = step::prediction_as(&Policy::default(), &numerics, &model, 2).unwrap();
+    let recurrences = |graph: &Graph| graph.nodes.iter().filter(|node| node.op.name() == "lstm").count();
+    assert!(recurrences(&one) > 0 && recurrences(&unrolled) == 0);
+    let places_of = |graph: &Graph| places(graph, &KeptLayers::default());
+    assert_eq!(places_of(&one), places_of(&unrolled));
+    let grids = Int8Grids::of_ranges(&vec![(-2.0, 2.0); places_of(&one).len()]);
+    assert_eq!(grids.compared(&one), grids.compared(&unrolled));
 }

@@ -17,6 +17,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// The most bytes of a file's structure: all that is not weights.
 const STRUCTURE_BYTES: u64 = 64 << 20;
+/// What each field of a model and of its graph counts of that besides its bytes, also one that is not read: a file of nothing but small
+/// fields ends soon, however long it is.
+const FIELD_BYTES: u64 = 64;
+/// The largest number of a field.
+const LAST_FIELD: u64 = (1 << 29) - 1;
 /// Fields of this many bytes or more stay in the file, if they hold elements.
 const STAYS_BYTES: u64 = 1 << 10;
 /// The most files of external data.
@@ -147,8 +152,15 @@ impl Scanner<'_> {
         if self.at >= end {
             return Ok(None);
         }
+        let before = self.at;
         let key = self.varint(end)?;
-        let tag = u32::try_from(key >> 3).map_err(|_| self.wrong("a field number is out of range"))?;
+        if !(1..=LAST_FIELD).contains(&(key >> 3)) {
+            let reason =
+                format!("a field has the number {}: this is no ONNX file, or it is damaged", key >> 3);
+            return Err(self.wrong(reason));
+        }
+        let tag = (key >> 3) as u32;
+        let mut behind = 0;
         let field = match key & 7 {
             0 => Field::Number(self.varint(end)?),
             wire @ (1 | 5) => {
@@ -170,21 +182,29 @@ impl Scanner<'_> {
                 }
                 let start = self.at;
                 self.seek(start + length)?;
+                behind = length;
                 Field::Bytes { start, end: start + length }
             }
             wire => {
                 return Err(self.wrong(format!("a field of the unknown kind {wire}: this is no ONNX file")));
             }
         };
+        self.count(self.at - before - behind)?;
         Ok(Some((tag, field)))
+    }
+
+    /// Counts bytes of structure, up to the limit.
+    fn count(&mut self, bytes: u64) -> Result<(), ExportError> {
+        self.structure_left = self.structure_left.checked_sub(bytes).ok_or_else(|| {
+            self.wrong(format!("more than {STRUCTURE_BYTES} bytes of nodes and names: the file is too large"))
+        })?;
+        Ok(())
     }
 
     /// Reads a field's bytes as structure, within the limit.
     fn structure(&mut self, start: u64, end: u64) -> Result<Vec<u8>, ExportError> {
         let length = end - start;
-        self.structure_left = self.structure_left.checked_sub(length).ok_or_else(|| {
-            self.wrong(format!("more than {STRUCTURE_BYTES} bytes of nodes and names: the file is too large"))
-        })?;
+        self.count(length)?;
         let behind = self.at;
         self.seek(start)?;
         let mut bytes = vec![0; length as usize];
@@ -212,17 +232,17 @@ impl Scanner<'_> {
                 }
                 Field::Bytes { start, end } => {
                     let bytes = self.structure(start, end)?;
-                    encode_key(tag.max(1), WireType::LengthDelimited, &mut rest);
+                    encode_key(tag, WireType::LengthDelimited, &mut rest);
                     encode_varint(bytes.len() as u64, &mut rest);
                     rest.extend(bytes);
                 }
                 Field::Number(number) => {
-                    encode_key(tag.max(1), WireType::Varint, &mut rest);
+                    encode_key(tag, WireType::Varint, &mut rest);
                     encode_varint(number, &mut rest);
                 }
                 Field::Fixed(bytes) => {
                     let wire = if bytes.len() == 8 { WireType::SixtyFourBit } else { WireType::ThirtyTwoBit };
-                    encode_key(tag.max(1), wire, &mut rest);
+                    encode_key(tag, wire, &mut rest);
                     rest.extend(bytes);
                 }
             }
@@ -254,6 +274,7 @@ impl OnnxFile {
         };
         let (mut graph, mut opsets) = (None, Vec::new());
         while let Some((tag, field)) = scanner.field(length)? {
+            scanner.count(FIELD_BYTES)?;
             match (tag, field) {
                 (7, Field::Bytes { start, end }) if graph.is_none() => graph = Some([start, end]),
                 (7, _) => return Err(scanner.wrong("two graphs in one model: the file is damaged")),
@@ -278,6 +299,7 @@ impl OnnxFile {
         }
         scanner.seek(start)?;
         while let Some((tag, field)) = scanner.field(end)? {
+            scanner.count(FIELD_BYTES)?;
             let Field::Bytes { start, end } = field else { continue };
             match tag {
                 1 => found.nodes.push(scanner.decode(start, end, "node")?),

@@ -76,6 +76,19 @@ fn every_model_of_the_zoo_is_written_and_read_back() {
     }
 }
 
+/// Attention to some positions before: tables of positions that do not begin at zero.
+#[test]
+fn a_window_below_the_context_is_read_back() {
+    let scratch = Scratch::new("onnx-window");
+    let model = zoo::Gpt { layers: 1, width: 8, heads: 2, context: 8, vocabulary: 12, ..zoo::Gpt::default() };
+    for window in [1, 3, 8] {
+        let model = zoo::Gpt { window: Some(window), ..model };
+        let path = export(&scratch, &model, Batch::Dynamic, &OnnxOptions::default());
+        let imported = OnnxModel::open(&path).unwrap_or_else(|e| panic!("{window}: {e}"));
+        same_states("gpt", ExportGraph::new(&model, Batch::Dynamic).unwrap().graph(), &imported);
+    }
+}
+
 #[test]
 fn nodes_have_the_names_of_layers_and_no_needless_transposes() {
     let scratch = Scratch::new("onnx-names");
@@ -185,6 +198,36 @@ fn cycles_unknown_ops_and_dynamic_sizes_are_refused_by_name() {
     assert!(OnnxModel::open(&path).map(|_| ()).unwrap_err().to_string().contains("version 9"));
 }
 
+/// However long a file is, fields that are not read end soon: those of a number that no field has at once, others after a million.
+#[test]
+fn files_of_fields_that_nothing_reads_are_refused() {
+    let scratch = Scratch::new("onnx-fields");
+    let path = scratch.0.join("model.onnx");
+    let refused = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        OnnxModel::open(&path).map(|_| ()).unwrap_err().to_string()
+    };
+    let zeros = refused(&[0; 1 << 10]);
+    assert!(zeros.contains("a field has the number 0"), "{zeros}");
+    let large = refused(&[0x80, 0x80, 0x80, 0x80, 0x10, 0]);
+    assert!(large.contains("a field has the number 536870912"), "{large}");
+    // Field 20, which a model does not have, with a number, and one of no bytes.
+    for field in [[0xa0, 0x01, 0x01], [0xa2, 0x01, 0x00]] {
+        let unknown = refused(&field.repeat((1 << 20) + 1));
+        assert!(unknown.contains("the file is too large"), "{unknown}");
+    }
+    // Extents of one tensor, one behind the other, and nodes of nothing.
+    let field = |tag: u8, bytes: &[u8]| {
+        let mut field = vec![tag << 3 | 2];
+        prost::encoding::encode_varint(bytes.len() as u64, &mut field);
+        [&field[..], bytes].concat()
+    };
+    for graph in [field(5, &[0x08, 0x01].repeat(33 << 20)), field(1, &[]).repeat((1 << 20) + 1)] {
+        let many = refused(&[field(8, &[0x10, 17]), field(7, &graph)].concat());
+        assert!(many.contains("the file is too large"), "{many}");
+    }
+}
+
 /// Truncated at any length, with any bytes changed, a file is a model or an error.
 #[test]
 fn damaged_files_are_errors_and_nothing_panics() {
@@ -283,4 +326,17 @@ fn branches_on_bytes_are_written_between_pairs_that_quantize() {
         &[d],
     ];
     assert_eq!(ops, expected.concat());
+}
+
+/// Recurrences are unrolled, as in a file of floats; their first product is on bytes.
+#[test]
+fn recurrences_beside_layers_on_bytes_are_unrolled() {
+    let scratch = Scratch::new("onnx-recurrence");
+    let path = scratch.0.join("model.onnx");
+    let lstm = ZOO.iter().find(|entry| entry.name == "lstm").unwrap();
+    let (step, weights) = on_bytes((lstm.make)(&lstm.small).as_ref(), Batch::Dynamic, (0.125, 20));
+    onnx(&step, &weights, &path, &OnnxOptions::default()).unwrap();
+    let graph = decoded(&path);
+    let count = |op: &str| graph.node.iter().filter(|node| node.op_type == op).count();
+    assert!(count("Gemm") > 1 && count("Tanh") > count("Gemm"), "{} {}", count("Gemm"), count("Tanh"));
 }

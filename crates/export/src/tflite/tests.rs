@@ -175,3 +175,14 @@ fn a_model_on_bytes_takes_a_quarter_of_its_file() {
         assert!(100 * bytes <= 27 * floats, "{}: {bytes} {floats}", model.name());
     }
 }
+
+/// Recurrences are unrolled, as in a file of floats.
+#[test]
+fn recurrences_beside_layers_on_bytes_are_unrolled() {
+    let scratch = Scratch::new("tflite-recurrence");
+    let path = scratch.0.join("model.tflite");
+    let lstm = ZOO.iter().find(|entry| entry.name == "lstm").unwrap();
+    let (step, weights) = on_bytes((lstm.make)(&lstm.small).as_ref(), Batch::Fixed(1), (0.125, 20));
+    tflite(&step, &weights, &path, TfliteWeights::F32).unwrap();
+    assert_eq!(&fs::read(&path).unwrap()[4..8], b"TFL3");
+}

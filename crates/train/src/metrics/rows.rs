@@ -96,9 +96,11 @@ impl<'a> Rows<'a> {
             return Err(MetricError::Value { what: "the weight", row, value: weights[row], wanted });
         }
         let checked = Self { outputs, targets, weights, rows };
-        let wanted = "give rows that shall not count the weight 0";
+        let wanted =
+            "the model does not answer with numbers: its weights are damaged, or it diverged in training";
         checked.refuse(what, values, f32::is_nan, wanted)?;
         if let Targets::Values(targets) = targets {
+            let wanted = "give rows that shall not count the weight 0";
             checked.refuse("a target", targets, f32::is_nan, wanted)?;
         }
         Ok(checked)

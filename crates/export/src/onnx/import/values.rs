@@ -87,22 +87,28 @@ impl<'m> Importer<'m, '_> {
         self.state(name, &[], dims, role)
     }
 
-    /// Whole numbers as a value: one number as a constant, a range as one, others are refused.
+    /// Whole numbers as a value: one number as a constant, numbers that are equally far apart as a range, others are refused.
     fn ints_value(&mut self, ints: &Ints) -> Result<ValueId, GraphError> {
         let dtype = plimsoll_tensor::DType::I32;
         if let [value] = ints.values[..] {
             let scalar = self.net.constant(value as f64, dtype)?;
             return self.net.reshape(scalar, ints.dims.clone());
         }
-        let counts = ints.values.iter().enumerate().all(|(i, &value)| value == i as i64);
-        if counts && !ints.values.is_empty() {
-            let range = self.net.range(ints.values.len())?;
+        if let Some((first, step)) = progression(&ints.values) {
+            if step == 0 {
+                let scalar = self.net.constant(f64::from(first), dtype)?;
+                return self.net.broadcast_to(scalar, ints.dims.clone());
+            }
+            let mut range = self.net.range(ints.values.len())?;
+            if step != 1 {
+                let step = self.net.constant(f64::from(step), dtype)?;
+                range = self.net.mul(range, step)?;
+            }
+            if first != 0 {
+                let first = self.net.constant(f64::from(first), dtype)?;
+                range = self.net.add(range, first)?;
+            }
             return self.net.reshape(range, ints.dims.clone());
-        }
-        let first = ints.values.first().copied().unwrap_or(0);
-        if ints.values.iter().all(|&value| value == first) && !ints.values.is_empty() {
-            let scalar = self.net.constant(first as f64, dtype)?;
-            return self.net.broadcast_to(scalar, ints.dims.clone());
         }
         Err(self.wrong(format!("a table of {} whole numbers is not read", ints.values.len())))
     }
@@ -216,4 +222,13 @@ impl<'m> Importer<'m, '_> {
             self.known.insert(name, known);
         }
     }
+}
+
+/// The first of numbers that are equally far apart, and how far, if all of them fit into 32 bits.
+fn progression(values: &[i64]) -> Option<(i32, i32)> {
+    let [first, second, ..] = *values else { return None };
+    let step = i32::try_from(second.checked_sub(first)?).ok()?;
+    let equal = |pair: &[i64]| pair[1].checked_sub(pair[0]) == Some(i64::from(step));
+    let fits = |value: &i64| i32::try_from(*value).is_ok();
+    (values.iter().all(fits) && values.windows(2).all(equal)).then_some((first as i32, step))
 }
