@@ -105,7 +105,7 @@ fn a_model_that_is_far_too_large_is_refused_at_once_and_again_from_the_cache() {
     // The lower bound is one: what a plan needs is more, with a disk and without.
     for spill in ["--spill=.", "--spill=none"] {
         let small =
-            ["plan", "--model=gpt", "--layers=1", "--width=128", "--heads=2", "--batch=16", spill, "--json"];
+            ["plan", "--model=gpt", "--layers=1", "--width=32", "--heads=2", "--batch=16", spill, "--json"];
         let floor = number(&json(&plimsoll(&small)), "floor_bytes");
         assert!(floor > 10.0 * 1024.0 * 1024.0, "{floor}");
     }
@@ -113,7 +113,7 @@ fn a_model_that_is_far_too_large_is_refused_at_once_and_again_from_the_cache() {
 
 #[test]
 fn alternatives_of_a_language_model_have_fewer_key_heads() {
-    let sizes = ["--layers=1", "--width=32", "--heads=2", "--context=16", "--classes=50", "--batch=2"];
+    let sizes = ["--layers=1", "--width=128", "--heads=2", "--context=16", "--classes=50", "--batch=2"];
     let run = [
         "plan",
         "--model=gpt",
