@@ -15,6 +15,7 @@ mod ending;
 mod evaluate;
 mod export;
 mod graph;
+mod headroom;
 mod input;
 mod machine;
 mod machine_flags;
@@ -206,7 +207,7 @@ fn run() -> ExitCode {
     let result = config::arguments(words).and_then(|(arguments, matches)| match &arguments.command {
         args::Command::Train(options) => ranks::run(options, matches.subcommand_matches("train")),
         args::Command::Plan(options) => {
-            let _shown = progress::activity("planning");
+            let _shown = progress::preparation("planning");
             plan::run(options, matches.subcommand_matches("plan"))
         }
         args::Command::Evaluate(options) => {
@@ -252,7 +253,7 @@ fn run() -> ExitCode {
             data::run(options)
         }
         args::Command::Zoo(options) => {
-            let _shown = progress::activity("planning every model");
+            let _shown = progress::preparation("planning every model");
             zoo::run(options)
         }
         args::Command::Devices(options) => {

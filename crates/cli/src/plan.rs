@@ -70,7 +70,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     }
     let mut forecast = setup.trainer.forecast(&setup.data);
     let mut answers = Map::new();
-    let shown = progress::activity("planning");
+    let shown = progress::preparation("planning");
     let show: Say = if run.json { |_| {} } else { say };
     if options.curve {
         answers.insert("curve".into(), curve(&mut forecast, show)?);
@@ -90,7 +90,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         return Err(failure);
     }
     let start = Instant::now();
-    let shown = progress::activity("planning");
+    let shown = progress::preparation("planning");
     let found = forecast.plan(setup.line_bytes);
     drop(shown);
     answers.insert("planning_ms".into(), json!(start.elapsed().as_secs_f64() * 1e3));
@@ -132,7 +132,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
     if let (Some(file), Some(view)) = (page, &mut view) {
         if options.curve {
             view.curve = page::curve_points(&forecast.curve(LINES)?);
-            let _shown = progress::activity("planning alternatives");
+            let _shown = progress::preparation("planning alternatives");
             each_alternative(run, &setup, setup.line_bytes, |found| {
                 view.alternatives.push(page::shown(&found))
             });
@@ -140,7 +140,7 @@ pub fn run(options: &PlanOptions, matches: Option<&ArgMatches>) -> Result<(), Fa
         page::write(view, &file)?;
     }
     if run.json {
-        let _shown = progress::activity("searching for the smallest line");
+        let _shown = progress::preparation("searching for the smallest line");
         let mut object = planned(&plans);
         match run.devices.are_logical() {
             true => extend(&mut object, &json!({ "feasible": true })),

@@ -1,6 +1,7 @@
 //! What the program is doing, so that it is never silent for more than a second: on a terminal a line that updates, elsewhere a line on
 //! standard error whenever nothing was printed for that long. Standard output is never touched.
 
+use super::headroom::Headroom;
 use super::{signals, tui};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::plan::{in_words, time_in_words};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at what there is to show.
 const TICK: Duration = Duration::from_millis(100);
+/// Time between two looks at what is left of a memory group.
+const LOOK: Duration = Duration::from_millis(4);
 /// How long nothing is said before a line where there is no terminal: with the time between two looks, less than a second.
 const SILENCE: Duration = Duration::from_millis(800);
 /// How long an activity takes before a terminal shows it, where the line goes away by itself.
@@ -24,6 +27,8 @@ struct Frame {
     since: Instant,
     /// When its detail was last set.
     detailed: Option<Instant>,
+    /// Whether it precedes a run, so that the program can end instead.
+    prepares: bool,
 }
 
 struct State {
@@ -60,6 +65,15 @@ pub struct Activity(());
 
 /// Shows what is done from now on.
 pub fn activity(what: &'static str) -> Activity {
+    begin(what, false)
+}
+
+/// As [`activity`], for what precedes a run: where a memory group has no room for it, the program ends with an answer.
+pub fn preparation(what: &'static str) -> Activity {
+    begin(what, true)
+}
+
+fn begin(what: &'static str, prepares: bool) -> Activity {
     if is_silent() {
         return Activity(());
     }
@@ -71,7 +85,7 @@ pub fn activity(what: &'static str) -> Activity {
     let now = Instant::now();
     let mut state = state();
     state.said.get_or_insert(now);
-    state.frames.push(Frame { what, detail: String::new(), since: now, detailed: None });
+    state.frames.push(Frame { what, detail: String::new(), since: now, detailed: None, prepares });
     Activity(())
 }
 
@@ -127,8 +141,20 @@ pub fn on_terminal() -> bool {
 /// Shows progress from time to time, until the program ends.
 fn tick() {
     let terminal = on_terminal();
+    let mut headroom = Headroom::new();
+    let mut shown = Instant::now();
     loop {
-        std::thread::sleep(TICK);
+        let prepares = headroom.is_limited() && state().frames.last().is_some_and(|frame| frame.prepares);
+        if prepares {
+            headroom.check();
+            std::thread::sleep(LOOK);
+            if shown.elapsed() < TICK {
+                continue;
+            }
+        } else {
+            std::thread::sleep(TICK);
+        }
+        shown = Instant::now();
         if tui::tick() {
             continue;
         }
@@ -223,7 +249,8 @@ mod tests {
     fn a_line_is_due_after_a_second_whatever_was_begun_in_it() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let frame = |what, ms| Frame { what, detail: String::new(), since: at(ms), detailed: None };
+        let frame =
+            |what, ms| Frame { what, detail: String::new(), since: at(ms), detailed: None, prepares: false };
         let mut state = State { frames: vec![frame("reading", 0)], bar: None, own: false, said: Some(start) };
         assert_eq!(state.next_line(at(700), false), None);
         // Two activities that each take less than a second.

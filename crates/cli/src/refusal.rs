@@ -6,7 +6,7 @@ use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
 use super::update::{MomentsName, OptimizerName};
 use super::zoo_model::entry;
-use super::{Failure, page, progress};
+use super::{Failure, headroom, page, progress};
 use plimsoll::Size;
 use plimsoll::nn::Precision;
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
@@ -99,7 +99,7 @@ pub fn refuse(
     if short.space == Space::Host || options.devices.are_logical() {
         return Err(error.into());
     }
-    let shown = progress::activity("searching for the smallest line");
+    let shown = progress::preparation("searching for the smallest line");
     let line_bytes = short.line_bytes;
     let floor_bytes = forecast.floor()?;
     let mut lowest = forecast.plan(floor_bytes)?;
@@ -116,9 +116,6 @@ pub fn refuse(
         sheet: lowest.sheet.clone(),
     };
     let mut refusal = Refusal::begin(answer.to_string(), show);
-    let alternatives = alternatives(options, setup, line_bytes, floor_bytes, &mut refusal);
-    let shown = alternatives.iter().map(page::shown).collect();
-    page::write_refused(options, setup, lowest.clone(), shown)?;
     let mut object = json!({
         "feasible": false,
         "error": "the line is too low",
@@ -137,13 +134,18 @@ pub fn refuse(
         "spilled": Value::Null,
         "fragmentation": Value::Null,
         "load_sheet": answer.sheet,
-        "alternatives": alternatives,
+        "alternatives": [],
     });
+    extend(&mut object, &Value::Object(more.clone()));
+    headroom::answered(if options.json { object.to_string() } else { String::new() });
+    let alternatives = alternatives(options, setup, line_bytes, floor_bytes, &mut refusal);
+    let shown = alternatives.iter().map(page::shown).collect();
+    page::write_refused(options, setup, lowest.clone(), shown)?;
+    object["alternatives"] = json!(alternatives);
     if options.json {
-        let _shown = progress::activity("searching for a lower bound");
+        let _shown = progress::preparation("searching for a lower bound");
         extend(&mut object, &json!({ "lower_bound_overhead": lower_bound(forecast, line_bytes)? }));
     }
-    extend(&mut object, &Value::Object(more.clone()));
     Err(refusal.end(object, options, setup))
 }
 
@@ -171,7 +173,7 @@ fn alternatives(
     floor_bytes: usize,
     refusal: &mut Refusal,
 ) -> Vec<Alternative> {
-    let _shown = progress::activity("planning alternatives (Ctrl-C to skip them)");
+    let _shown = progress::preparation("planning alternatives (Ctrl-C to skip them)");
     let mut found = Vec::new();
     each_alternative(options, setup, line_bytes, |alternative| {
         if !alternative.fits && alternative.planned_peak_bytes >= floor_bytes {

@@ -84,7 +84,7 @@ impl Setup {
 
 /// Builds the trainer and opens the data.
 pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
-    let _shown = progress::activity("reading the data");
+    let _shown = progress::preparation("reading the data");
     let threads = threads(&options.machine)?;
     if options.micro_batches == Some(0) {
         return Err(Failure::usage("--micro-batches must be at least 1"));

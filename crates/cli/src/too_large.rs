@@ -2,10 +2,10 @@
 
 use super::Failure;
 use super::args::RunOptions;
-use super::progress;
 use super::refusal::{Change, optimizers, sizes, under};
 use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
+use super::{headroom, progress};
 use plimsoll::plan::{LeastMemory, in_words};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub fn refuse(options: &RunOptions, setup: &Setup) -> Option<Failure> {
     if options.elsewhere.is_some() {
         return None;
     }
-    let shown = progress::activity("building the graphs");
+    let shown = progress::preparation("building the graphs");
     // What is wrong with a run is said where it is planned.
     let Ok(least) = setup.trainer.least_memory(&setup.data) else { return None };
     drop(shown);
@@ -36,18 +36,7 @@ pub fn refuse(options: &RunOptions, setup: &Setup) -> Option<Failure> {
         return None;
     }
     let mut refusal = Refusal::begin(in_sentences(options, &least, line_bytes), true);
-    let mut alternatives = Vec::new();
-    let _shown = progress::activity("looking at alternatives (Ctrl-C to skip them)");
-    for (change, flags, options) in changes(&under(options, line_bytes), setup) {
-        let Some(bytes) = least_bytes(&options).filter(|bytes| *bytes < needed) else { continue };
-        if alternatives.is_empty() {
-            refusal.line(&format!("\n  {:<18} {:<25} {:>16}", "instead", "flags", "needs at least"));
-        }
-        let fits = if bytes <= line_bytes { "may fit: `plimsoll plan` with it tells" } else { "" };
-        refusal.line(format!("  {change:<18} {flags:<25} {:>16}   {fits}", in_words(bytes)).trim_end());
-        alternatives.push(Alternative { change, flags, least_bytes: bytes });
-    }
-    let object = json!({
+    let mut object = json!({
         "feasible": false,
         "error": "the line is too low",
         "line_bytes": line_bytes,
@@ -58,8 +47,21 @@ pub fn refuse(options: &RunOptions, setup: &Setup) -> Option<Failure> {
         "least_bytes": needed,
         "state_bytes": least.state_bytes,
         "lower_bound_overhead": 0.0,
-        "alternatives": alternatives,
+        "alternatives": [],
     });
+    headroom::answered(if options.json { object.to_string() } else { String::new() });
+    let mut alternatives = Vec::new();
+    let _shown = progress::preparation("looking at alternatives (Ctrl-C to skip them)");
+    for (change, flags, options) in changes(&under(options, line_bytes), setup) {
+        let Some(bytes) = least_bytes(&options).filter(|bytes| *bytes < needed) else { continue };
+        if alternatives.is_empty() {
+            refusal.line(&format!("\n  {:<18} {:<25} {:>16}", "instead", "flags", "needs at least"));
+        }
+        let fits = if bytes <= line_bytes { "may fit: `plimsoll plan` with it tells" } else { "" };
+        refusal.line(format!("  {change:<18} {flags:<25} {:>16}   {fits}", in_words(bytes)).trim_end());
+        alternatives.push(Alternative { change, flags, least_bytes: bytes });
+    }
+    object["alternatives"] = json!(alternatives);
     Some(refusal.end(object, options, setup))
 }
 

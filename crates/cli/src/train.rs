@@ -81,7 +81,7 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
     // The code of each phase is dropped when it is over: together they would be more than the sheet's `program`.
     memory::trim_code();
     let planning = Instant::now();
-    let shown = progress::activity("planning");
+    let shown = progress::preparation("planning");
     let mut plans =
         (setup.trainer.plan(&setup.data)).or_else(|error| plan_or_refuse(error, options, &setup))?;
     drop(shown);

@@ -48,3 +48,23 @@ fn deep_recurrent_models_train_at_their_floors() {
     trains_at_the_floor("deep-lstm", "--model=lstm --context=512 --width=128 --batch=1 --layers=1");
     trains_at_the_floor("deep-lstm-batch", "--model=lstm --context=256 --batch=4");
 }
+
+/// A step of tens of thousands of nodes, in a container that has no room to plan it.
+#[test]
+fn a_step_that_its_container_cannot_plan_is_answered() {
+    let limit = 60 << 20;
+    let Some(group) = Group::new("unplannable", limit) else { return };
+    let sizes = ["--layers=500", "--width=8", "--heads=1", "--context=8", "--batch=2", "--classes=16"];
+    for (command, memory) in
+        [("plan", "--memory=60MiB"), ("train", "--memory=60MiB"), ("plan", "--memory=4GiB")]
+    {
+        let output =
+            group.plimsoll(&[&[command, "--model=gpt", memory, "--plan-cache=none"], &sizes[..]].concat());
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{command} {memory}: {told}");
+        assert!(
+            told.contains("more memory than this container allows, 60.0 MiB"),
+            "{command} {memory}: {told}"
+        );
+    }
+}

@@ -27,6 +27,11 @@ pub fn resident() -> Option<usize> {
     status("VmRSS")
 }
 
+/// What this process holds now that is not backed by a file, in bytes; `None` where the system does not report it.
+pub fn anonymous() -> Option<usize> {
+    status("RssAnon")
+}
+
 /// A size from `/proc/self/status`, in bytes.
 fn status(name: &str) -> Option<usize> {
     sized(&fs::read_to_string("/proc/self/status").ok()?, name)
@@ -93,7 +98,10 @@ fn swap_of(root: &Path) -> Option<Swap> {
     Some(Swap { total_bytes, used_bytes, allowed_bytes, own_bytes })
 }
 
-/// The swap that a control group allows: version 2 states it, version 1 states it together with memory.
+/// From here on a limit of version 1 is none: it says so with the largest number of whole pages.
+const NO_LIMIT: usize = 1 << 62;
+
+/// The swap that a control group allows, if it limits it: version 2 states it, version 1 states it together with memory.
 fn swap_limit(GroupFiles { folder, version_two }: GroupFiles) -> Option<usize> {
     let read =
         |file: &str| -> Option<usize> { fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok() };
@@ -101,7 +109,7 @@ fn swap_limit(GroupFiles { folder, version_two }: GroupFiles) -> Option<usize> {
         return read("memory.swap.max");
     }
     let (both, memory) = (read("memory.memsw.limit_in_bytes")?, read("memory.limit_in_bytes")?);
-    Some(both.saturating_sub(memory))
+    (both < NO_LIMIT).then(|| both.saturating_sub(memory))
 }
 
 /// A size from `/proc/meminfo`, in bytes.
@@ -248,6 +256,12 @@ mod tests {
             ("memory/mine/memory.limit_in_bytes", "1073741824\n"),
         ];
         assert_eq!(allowed("swap-one", one, &limits), 2 * GIB);
+        // Without limits both are the same number.
+        let none = [
+            ("memory/mine/memory.memsw.limit_in_bytes", "9223372036854771712\n"),
+            ("memory/mine/memory.limit_in_bytes", "9223372036854771712\n"),
+        ];
+        assert_eq!(allowed("swap-none", one, &none), 4 * GIB);
         assert_eq!(swap_of(Path::new("/no/such/system")), None);
     }
 }

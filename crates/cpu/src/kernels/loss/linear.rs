@@ -8,8 +8,10 @@ use crate::kernels::index::{OutOfRange, check_indices};
 use crate::kernels::math::whole_lines;
 use std::ops::Range;
 
-/// Rows of a chunk, at most: enough to pay for packing the kernel, few enough for the logits to be small.
+/// Rows of a chunk, at most: enough to pay for packing the kernel. Twice as many where their logits are small.
 const CHUNK: usize = 256;
+/// Logits of a chunk of twice as many rows, at most.
+const SMALL_LOGITS: usize = 2 << 20;
 
 /// The sizes of a linear layer under a cross-entropy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,15 +34,21 @@ impl LinearSpec {
     /// Chunks are cut at multiples of this: as many blocks as fit, at least one.
     fn period(&self) -> usize {
         assert!(self.block_rows > 0, "a block has at least one row");
-        if self.block_rows > CHUNK { self.block_rows } else { CHUNK / self.block_rows * self.block_rows }
+        let most = self.chunk();
+        if self.block_rows > most { self.block_rows } else { most / self.block_rows * self.block_rows }
     }
 
-    /// The chunks. Where they are cut depends on the rows of a block only.
+    /// Rows of a chunk, at most.
+    fn chunk(&self) -> usize {
+        if 2 * CHUNK * self.classes <= SMALL_LOGITS { 2 * CHUNK } else { CHUNK }
+    }
+
+    /// The chunks. Where they are cut depends on the rows of a block and the classes only.
     fn chunks(&self) -> impl Iterator<Item = Range<usize>> {
-        let (rows, period) = (self.rows, self.period());
+        let (rows, period, chunk_rows) = (self.rows, self.period(), self.chunk());
         let mut start = 0;
         std::iter::from_fn(move || {
-            let end = (start + CHUNK).min(start - start % period + period).min(rows);
+            let end = (start + chunk_rows).min(start - start % period + period).min(rows);
             let chunk = (start < rows).then_some(start..end);
             start = end;
             chunk
@@ -49,7 +57,7 @@ impl LinearSpec {
 
     /// Rows of the longest chunk.
     pub(crate) fn longest_chunk(&self) -> usize {
-        self.period().min(CHUNK).min(self.rows)
+        self.period().min(self.chunk()).min(self.rows)
     }
 
     fn logits(&self, rows: usize) -> GemmSpec {
