@@ -21,6 +21,9 @@ const YIELDING_TESTS: u32 = 512;
 /// How long a wait sleeps between tests: shortly, because a chain waits for it.
 const NAP: Duration = Duration::from_micros(50);
 
+/// What ending all processes may take before this one ends by itself.
+const TO_ABORT: Duration = Duration::from_secs(3);
+
 /// All processes that the launcher started, as this one sees them. Where one fails, the others are ended by [`World::abort`], or by the
 /// launcher.
 ///
@@ -103,8 +106,16 @@ impl World {
         text.lines().next().unwrap_or_default().trim_end_matches(',').to_string()
     }
 
-    /// Ends all processes at once, with an exit status. Does not return where MPI works.
+    /// Ends all processes at once, with an exit status. Does not return where MPI works. A process that is cut off from the launcher, for
+    /// which the library waits, ends by itself after some seconds.
     pub fn abort(&self, status: u8) {
+        let alone = move || {
+            std::thread::sleep(TO_ABORT);
+            // SAFETY: ends the process without what it has registered to run then: the library's part waits for the launcher, too.
+            unsafe { libc::_exit(i32::from(status)) }
+        };
+        // Without a thread the library's wait is all there is.
+        let _ = std::thread::Builder::new().name("abort".into()).stack_size(64 << 10).spawn(alone);
         let _one = self.lock();
         // SAFETY: the communicator of all processes.
         unsafe { (self.mpi.MPI_Abort)(self.mpi.constants.comm_world, c_int::from(status)) };
