@@ -15,8 +15,9 @@ use plimsoll::compress::{Int8Grids, KeptLayers};
 use plimsoll::export::{BUFFER_BYTES, Batch, ExportError, ExportGraph, Exported, Format, TfliteWeights};
 use plimsoll::memory::{self, measured_peak};
 use plimsoll::plan::{Entry, in_words};
-use plimsoll::train::{TrainError, WeightsFile};
+use plimsoll::train::{TrainError, WeightsFile, sparse_parameters};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Heap for each node of the model's graph while it is exported, at most: of the graph, of that of one more example, and of the
@@ -157,8 +158,10 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
             .map_err(failure)
     };
     let (exported, planned) = if options.int8 {
+        // The file holds whole weights.
+        let none = BTreeMap::new();
         let Quantized { session, grids, planned, .. } =
-            quantized(&options.calibration(), options.examples, false, &KeptLayers::default())?;
+            quantized(&options.calibration(), options.examples, false, &KeptLayers::default(), &none)?;
         memory::trim_code();
         let step = bytes(&grids)?;
         let planned = planned.max(account(options, &step)?);
@@ -191,6 +194,11 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     let words = usize::try_from(exported.bytes).map_or_else(|_| exported.bytes.to_string(), in_words);
     let ops = if exported.ops > 0 { format!("{} ops, ", exported.ops) } else { String::new() };
     say(&format!("{}: {ops}{} tensors, {words}", escaped(out.display()), exported.tensors));
+    let stripped = sparse_parameters(&options.run).map_err(refused)?.len();
+    if stripped > 0 {
+        let zeros = "zeros stay zeros, so that `gzip` makes the file smaller";
+        say(&format!("{stripped} pruned tensors are written whole; their {zeros}"));
+    }
     say(&peaks(planned, measured));
     if options.json {
         let object = json!({

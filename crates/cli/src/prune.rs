@@ -2,7 +2,7 @@
 
 use super::{Failure, hint, say};
 use clap::Args;
-use plimsoll::compress::{Pruning, Sparsity};
+use plimsoll::compress::{Pruned, Pruning, Sparsity};
 use plimsoll::nn::Optimizer;
 use plimsoll::train::Session;
 
@@ -66,9 +66,9 @@ impl PruneOptions {
     }
 
     /// The optimizer with pruning by a schedule.
-    pub fn around(&self, sparsity: Sparsity, optimizer: Box<dyn Optimizer>) -> Box<dyn Optimizer> {
+    pub fn around(&self, sparsity: Sparsity, optimizer: Box<dyn Optimizer>) -> Pruned {
         let layers = self.prune_layers.iter();
-        Box::new(layers.fold(Pruning::new(sparsity), |pruning, name| pruning.layers(name)).around(optimizer))
+        layers.fold(Pruning::new(sparsity), |pruning, name| pruning.layers(name)).around(optimizer)
     }
 }
 

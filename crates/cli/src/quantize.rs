@@ -6,7 +6,7 @@ use super::text::escaped;
 use super::trained::{Described, describe, open_described, peaks};
 use super::weights::refused;
 use super::{Failure, export, say, setup};
-use plimsoll::compress::{Int8Grids, KeptLayers, LayerNoise, calibration, places};
+use plimsoll::compress::{CODES, Int8Grids, KeptLayers, LayerNoise, calibration, places};
 use plimsoll::data::Pipeline;
 use plimsoll::export::Weights;
 use plimsoll::graph::Graph;
@@ -15,7 +15,7 @@ use plimsoll::nn::step::{self, Report};
 use plimsoll::nn::{Policy, RANGES};
 use plimsoll::plan::{Entry, in_words};
 use plimsoll::tensor::Tensor;
-use plimsoll::train::{BatchKind, Session, TrainError, WeightsFile};
+use plimsoll::train::{BatchKind, Session, TrainError, WeightsFile, sparse_parameters, stored_sparse};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -35,8 +35,9 @@ pub struct Quantized {
 pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
     let folder = MadeFolder::new(&options.trained.run, &options.out)?;
     let kept = KeptLayers::new(options.keep.iter().map(String::as_str));
+    let stripped = sparse_parameters(&options.trained.run).map_err(refused)?;
     let Quantized { session, grids, examples, planned } =
-        quantized(&options.trained, options.examples, options.report_layers, &kept)?;
+        quantized(&options.trained, options.examples, options.report_layers, &kept, &stripped)?;
     let int8: Vec<(f32, u8)> = grids.iter().collect();
     let (before, after) = folder.write(&session, |model_options| {
         model_options["int8"] = json!(int8);
@@ -55,12 +56,13 @@ pub fn run(options: &QuantizeOptions) -> Result<(), Failure> {
 }
 
 /// The model of a run on bytes but for some layers, with ranges measured on so many examples of the training part. Prints how far each
-/// layer is from floats, if asked to.
+/// layer is from floats, if asked to. Weights of stripped parameters, given by their names, are held sparse where that is smaller.
 pub fn quantized(
     options: &TrainedOptions,
     examples: usize,
     report_layers: bool,
     kept: &KeptLayers,
+    stripped: &BTreeMap<String, usize>,
 ) -> Result<Quantized, Failure> {
     if examples == 0 {
         return Err(Failure::usage("--examples must be at least 1: ranges are measured on them"));
@@ -136,7 +138,8 @@ pub fn quantized(
     drop(floats);
     memory::trim_code();
     let applied = grids.clone();
-    trained.trainer = trainer.inference_pass(move |graph| applied.apply(graph));
+    let sparse = strip(&mut states, stripped);
+    trained.trainer = trainer.inference_pass(move |graph| applied.apply(graph)).sparse_parameters(sparse);
     let plans = trained.trainer.plan(&trained.data)?;
     planned = planned.max(plans.sheet.host_total_and_line().0);
     let mut session = plans.start()?;
@@ -153,6 +156,23 @@ pub fn quantized(
         say(&format!("answers      {same} of {} are those of the model on floats", answers.len()));
     }
     Ok(Quantized { session, grids, examples: measured_on, planned })
+}
+
+/// Replaces the weights of stripped parameters by what is stored of them where that is smaller. Returns the names of those, and how many
+/// elements of each are left.
+fn strip(
+    states: &mut BTreeMap<String, Tensor>,
+    stripped: &BTreeMap<String, usize>,
+) -> BTreeMap<String, usize> {
+    let of_codes = |name: &String| format!("{name}/{CODES}");
+    let mut left = BTreeMap::new();
+    for name in stripped.keys().flat_map(|name| [name.clone(), of_codes(name)]) {
+        let Some(stored) = states.get(&name).and_then(|state| stored_sparse(&name, state)) else { continue };
+        left.insert(name.clone(), stored[0].1.ty().shape.elements());
+        states.remove(&name);
+        states.extend(stored);
+    }
+    left
 }
 
 /// The grids that a run learned, if it was trained as if on bytes.

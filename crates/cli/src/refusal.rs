@@ -1,13 +1,14 @@
 //! The answer to a line that is too low: the smallest feasible line, what holds the memory, and alternatives.
 
-use super::args::{Device, DeviceMemory, MachineOptions, RunOptions};
+use super::args::{Device, DeviceMemory, MachineOptions, ModelOptions, RunOptions};
 use super::plan::{extend, lower_bound};
 use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
 use super::update::{MomentsName, OptimizerName};
-use super::zoo_model::entry;
+use super::zoo_model::{entry, model, widths};
 use super::{Failure, headroom, page, progress};
 use plimsoll::Size;
+use plimsoll::compress::Channels;
 use plimsoll::nn::Precision;
 use plimsoll::plan::{Infeasible, LoadSheet, PlanError, Space, in_words, time_in_words};
 use plimsoll::train::{Forecast, TrainError, TrainingPlan, tally};
@@ -28,6 +29,12 @@ pub struct Alternative {
     /// Whether it is under the line.
     pub fits: bool,
 }
+
+/// The share of weights that are zero among the alternatives.
+const PRUNED_SHARE: f64 = 0.8;
+
+/// The share of channels that are removed among the alternatives.
+const REMOVED_SHARE: f64 = 0.5;
 
 /// From this slowdown on, the load sheet mentions alternatives.
 const NOTEWORTHY_SLOWDOWN: f64 = 0.1;
@@ -151,12 +158,12 @@ pub fn refuse(
 
 /// The alternatives as a table.
 fn heading() -> String {
-    format!("  {:<18} {:<25} {:>12} {:>12}   under the line", "instead", "flags", "planned peak", "step")
+    format!("  {:<18} {:<33} {:>12} {:>12}   under the line", "instead", "flags", "planned peak", "step")
 }
 
 fn row(a: &Alternative) -> String {
     format!(
-        "  {:<18} {:<25} {:>12} {:>12}   {}",
+        "  {:<18} {:<33} {:>12} {:>12}   {}",
         a.change,
         a.flags,
         in_words(a.planned_peak_bytes),
@@ -198,11 +205,12 @@ pub fn each_alternative(
     let options = &under(options, line_bytes);
     let mut found = |alternative: Option<Alternative>| alternative.into_iter().for_each(&mut add);
     found(smaller_batch(options, setup.batch));
-    for change in [split, split_batch_norm, offloading, lower_precision, on_bytes] {
+    for change in [split, split_batch_norm, offloading, lower_precision, on_bytes, pruned] {
         found(change(options));
     }
     let optimizers = if options.inference.is_none() { optimizers(options) } else { Vec::new() };
-    for (change, flags, options) in sizes(options, setup).into_iter().chain(optimizers) {
+    let changes = sizes(options, setup).into_iter().chain(fewer_channels(options, setup)).chain(optimizers);
+    for (change, flags, options) in changes {
         found(plan_sheet(&options).map(|(fits, sheet)| alternative(change, flags, fits, &sheet)));
     }
 }
@@ -285,6 +293,16 @@ fn on_bytes(options: &RunOptions) -> Option<Alternative> {
     Some(alternative("on bytes", "plimsoll quantize RUN".into(), fits, &sheet))
 }
 
+/// Weights of which four in five are zero, stored sparse, where the step does not train.
+fn pruned(options: &RunOptions) -> Option<Alternative> {
+    let whole = options.prune.prune.is_none() && options.prune.prune_schedule.is_none();
+    options.inference.filter(|_| whole)?;
+    let mut sparse = options.clone();
+    sparse.prune.prune = Some(PRUNED_SHARE);
+    let (fits, sheet) = plan_sheet(&sparse)?;
+    Some(alternative("pruned weights", format!("--prune {PRUNED_SHARE}"), fits, &sheet))
+}
+
 /// A change, its flags, and the options with it.
 pub type Change = (&'static str, String, RunOptions);
 
@@ -317,6 +335,18 @@ pub fn sizes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
         changes.push((change, format!("{flag} {half}"), options));
     }
     changes
+}
+
+/// The model without half of the channels of its convolutions, where there are some that nothing else fixes.
+pub fn fewer_channels(options: &RunOptions, setup: &Setup) -> Option<Change> {
+    // What is there for training alone does not change them.
+    let sizes = ModelOptions { quantize_aware: false, ..setup.sizes.clone() };
+    let whole = model(&sizes, options.data.as_deref()).ok()?;
+    let mut left = widths(&sizes.widths).ok()?;
+    left.extend(Channels::widths_after(&whole, REMOVED_SHARE).ok()?);
+    let mut options = options.clone();
+    options.model.widths = left.iter().map(|(layer, n)| format!("{layer}={n}")).collect();
+    Some(("fewer channels", format!("plimsoll prune RUN --channels {REMOVED_SHARE}"), options))
 }
 
 /// Optimizers with fewer or smaller moments.

@@ -7,17 +7,18 @@ use super::text::escaped;
 use super::zoo_model::{default_batch, default_data, entry, model, onnx_file};
 use super::{Failure, applies, devices, progress, ranks, resume, zoo_model};
 use plimsoll::Size;
-use plimsoll::compress::{Int8Grids, KeptLayers, places};
+use plimsoll::compress::{Int8Grids, KeptLayers, Pruned, places};
 use plimsoll::cpu::Cpu;
 use plimsoll::data::{DataError, Dataset, Family, Format, FormatOption, OpenOptions, open};
 use plimsoll::graph::{Graph, GraphError};
 use plimsoll::memory::{self, Process, Tag};
-use plimsoll::nn::{Field, Model, Policy};
+use plimsoll::nn::{Field, Model, Policy, step};
 use plimsoll::plan::{Entry, ExecuteError, Executor, PlanSet, in_words};
 use plimsoll::runtime::StepTimes;
 use plimsoll::runtime::spill::SpillFile;
 use plimsoll::runtime::transfer::{DISK, Rates, disk_rates};
 use plimsoll::train::{BatchKind, DataFile, Reduction, TrainError, Trainer};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -155,11 +156,18 @@ pub fn setup(options: &RunOptions) -> Result<Setup, Failure> {
     let sparsity =
         options.prune.sparsity(run_steps(options, synthetic, examples.div_ceil(batch * accumulate)))?;
     let optimizer = options.update.optimizer()?;
+    let mut sparse = BTreeMap::new();
     let optimizer = match sparsity {
-        Some(sparsity) => options.prune.around(sparsity, optimizer),
+        Some(sparsity) => {
+            let pruned = options.prune.around(sparsity, optimizer);
+            if options.inference.is_some() {
+                sparse = stripped(options, model.as_ref(), &pruned).map_err(TrainError::from)?;
+            }
+            Box::new(pruned)
+        }
         None => optimizer,
     };
-    let trainer = Trainer::new(model, optimizer);
+    let trainer = Trainer::new(model, optimizer).sparse_parameters(sparse);
     let times = options.watching.profile.then(|| Arc::new(StepTimes::default()));
     let on_several = options.devices.trainer(trainer.clone(), options, threads, line_bytes)?;
     let (trainer, device_line) = match on_several {
@@ -447,6 +455,17 @@ pub fn check_spill_folder(options: &RunOptions, plans: &PlanSet) -> Result<(), F
         Ok(_) => Ok(()),
         Err(error) => Err(TrainError::from(ExecuteError::Transfer(error.to_string())).into()),
     }
+}
+
+/// What a run that prunes leaves of the weights of a step that does not train.
+fn stripped(
+    options: &RunOptions,
+    model: &dyn Model,
+    pruned: &Pruned,
+) -> Result<BTreeMap<String, usize>, GraphError> {
+    let graph = step::prediction(model, 1)?;
+    let graph = if options.on_bytes { on_bytes(graph, &KeptLayers::default())? } else { graph };
+    Ok(pruned.stripped(&graph))
 }
 
 /// A prediction step with its layers on bytes but for some, of the sizes that any calibration gives: scales change none.

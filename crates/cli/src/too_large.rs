@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::args::RunOptions;
-use super::refusal::{Change, optimizers, sizes, under};
+use super::refusal::{Change, fewer_channels, optimizers, sizes, under};
 use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
 use super::{headroom, progress};
@@ -55,10 +55,10 @@ pub fn refuse(options: &RunOptions, setup: &Setup) -> Option<Failure> {
     for (change, flags, options) in changes(&under(options, line_bytes), setup) {
         let Some(bytes) = least_bytes(&options).filter(|bytes| *bytes < needed) else { continue };
         if alternatives.is_empty() {
-            refusal.line(&format!("\n  {:<18} {:<25} {:>16}", "instead", "flags", "needs at least"));
+            refusal.line(&format!("\n  {:<18} {:<33} {:>16}", "instead", "flags", "needs at least"));
         }
         let fits = if bytes <= line_bytes { "may fit: `plimsoll plan` with it tells" } else { "" };
-        refusal.line(format!("  {change:<18} {flags:<25} {:>16}   {fits}", in_words(bytes)).trim_end());
+        refusal.line(format!("  {change:<18} {flags:<33} {:>16}   {fits}", in_words(bytes)).trim_end());
         alternatives.push(Alternative { change, flags, least_bytes: bytes });
     }
     object["alternatives"] = json!(alternatives);
@@ -92,7 +92,8 @@ fn changes(options: &RunOptions, setup: &Setup) -> Vec<Change> {
         let offloading = RunOptions { spill: Some(".".into()), ..options.clone() };
         changes.push(("offloading", "--spill .".to_string(), offloading));
     }
-    changes.extend(sizes(options, setup).into_iter().chain(optimizers(options)));
+    let smaller = sizes(options, setup).into_iter().chain(fewer_channels(options, setup));
+    changes.extend(smaller.chain(optimizers(options)));
     changes
 }
 

@@ -4,7 +4,7 @@ mod sets;
 
 use plimsoll_graph::{Graph, GraphError};
 use plimsoll_nn::{Model, Narrow, step};
-use plimsoll_tensor::{Shape, Tensor, TensorType};
+use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
 use sets::ChannelSets;
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -95,6 +95,22 @@ impl Channels {
         Ok(channels)
     }
 
+    /// The [`Channels::widths`] that are left when this share is removed, whatever the weights are.
+    pub fn widths_after(model: &dyn Model, share: f64) -> Result<BTreeMap<String, usize>, ChannelError> {
+        // Only the number of channels counts.
+        let graph = step::prediction(model, 1)?;
+        let sizes: BTreeMap<&str, usize> = graph
+            .states
+            .iter()
+            .map(|state| (state.name.as_str(), graph.ty(state.input).shape.last().copied().unwrap_or(1)))
+            .collect();
+        let equal = |name: &str| {
+            let channels = sizes.get(name).copied().unwrap_or(1);
+            Ok::<_, ChannelError>(Tensor::zeros(TensorType::new(DType::F32, [channels])))
+        };
+        Self::smallest(model, share, equal).map(|channels| channels.widths)
+    }
+
     /// The output channels of every layer that lost some, by its name: what [`Narrow`] takes.
     pub fn widths(&self) -> &BTreeMap<String, usize> {
         &self.widths
@@ -183,7 +199,6 @@ mod tests {
         BatchNorm, Conv2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool, MaxPool2d, Relu, Residual,
         Sequential, zoo,
     };
-    use plimsoll_tensor::DType;
 
     /// Kernels whose channel c has magnitude `c % 4`, so that channels 2 and 3 of every four are left.
     fn read(name: &str, graph: &Graph) -> Tensor {
@@ -243,6 +258,7 @@ mod tests {
             [(zoo::resnet20(), 21), (zoo::resnet18_of([32, 32, 3], 10, 16), 20), (zoo::lenet(), 2)]
         {
             let found = half(&model).unwrap();
+            assert_eq!(*found.widths(), Channels::widths_after(&model, 0.5).unwrap(), "{}", model.name());
             assert_eq!(found.widths().len(), layers, "{}", model.name());
             let (before, after) = found.counts();
             assert_eq!(after * 2, before, "{}", model.name());

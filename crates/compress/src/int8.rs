@@ -17,8 +17,11 @@ use plimsoll_tensor::{DType, SIGMOID_SCALE, Shape, Tensor, TensorType, fixed_poi
 use plimsoll_transform::Rewriter;
 use std::collections::BTreeMap;
 
+/// The last part of the name of a layer's weights on bytes, behind the name of its kernel.
+pub const CODES: &str = "codes";
+
 /// The last parts of the names of a layer's states; the first is its kernel's name.
-const STATES: [&str; 4] = ["codes", "bias", "multipliers", "shifts"];
+const STATES: [&str; 4] = [CODES, "bias", "multipliers", "shifts"];
 
 /// The name of the outputs of a calibration: the largest and the smallest element of each example, for each place in turn.
 const RANGE: &str = "output/range";

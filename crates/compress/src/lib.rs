@@ -23,6 +23,6 @@ mod pruning;
 mod sparsity;
 
 pub use channels::{ChannelError, Channels};
-pub use int8::{Int8Grids, KeptLayers, LayerNoise, QuantizeAware, calibration, places};
+pub use int8::{CODES, Int8Grids, KeptLayers, LayerNoise, QuantizeAware, calibration, places};
 pub use pruning::{Pruned, Pruning};
 pub use sparsity::{Sparsity, SparsityError};

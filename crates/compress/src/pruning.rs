@@ -1,10 +1,11 @@
 //! Pruning while training: an optimizer around another one.
 
-use crate::Sparsity;
+use crate::{CODES, Sparsity};
 use plimsoll_graph::op::Prune;
-use plimsoll_graph::{Builder, GraphError, Init, Op, Role, ValueId};
+use plimsoll_graph::{Builder, Graph, GraphError, Init, Op, Role, ValueId};
 use plimsoll_nn::{AVERAGE, Decay, MASK, Optimizer, Parameter, Pattern};
-use plimsoll_tensor::{DType, TensorType, mask_bytes};
+use plimsoll_tensor::{DType, TensorType, kept_at, mask_bytes};
+use std::collections::BTreeMap;
 
 /// The setting that holds the sparsity of the masks to find; below zero at steps that keep the masks.
 const SPARSITY: &str = "sparsity";
@@ -54,6 +55,22 @@ impl Pruned {
         prunable(name)
             && self.optimizer.trains(name)
             && (layers.is_empty() || layers.iter().any(|pattern| pattern.matches(name)))
+    }
+
+    /// The parameters of a graph that are pruned, and how many elements of each are left at the end of the schedule, where storing them
+    /// sparse is smaller: what a run's weights file holds, but for weights of equal magnitude. Of layers on bytes it is their codes.
+    pub fn stripped(&self, graph: &Graph) -> BTreeMap<String, usize> {
+        let sparsity = self.pruning.sparsity.target();
+        let parameters = graph.states.iter().filter(|state| state.role == Role::Parameter);
+        let found = parameters.filter_map(|state| {
+            let kernel = state.name.strip_suffix(CODES).and_then(|name| name.strip_suffix('/'));
+            let ty = graph.ty(state.input);
+            let elements = ty.shape.elements();
+            let kept = kept_at(elements, sparsity);
+            let smaller = kept * ty.dtype.bytes() + mask_bytes(elements) < ty.bytes();
+            (smaller && self.prunes(kernel.unwrap_or(&state.name))).then(|| (state.name.clone(), kept))
+        });
+        found.collect()
     }
 
     /// Splits the settings into the optimizer's own and the sparsity.
@@ -184,7 +201,7 @@ impl Optimizer for Pruned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_graph::{Graph, Origin};
+    use plimsoll_graph::Origin;
     use plimsoll_nn::{Recipe, Sgd};
     use plimsoll_reference::evaluate;
     use plimsoll_tensor::{Tensor, is_kept};
@@ -342,5 +359,23 @@ mod tests {
             let error = none.check(&names).unwrap_err().to_string();
             assert!(error.contains(&format!("`{pattern}`")) && error.contains("head/kernel"), "{error}");
         }
+    }
+
+    /// Kernels of the layers that are pruned, in floats and on bytes, but for those that a mask would make larger.
+    #[test]
+    fn what_is_left_of_a_model_is_known_before_it_is_trained() {
+        let sparsity = |to| Sparsity::constant(to, 0, None).unwrap();
+        let pruned = Pruning::new(sparsity(0.75)).layers("dense*").around(Sgd::new(0.1));
+        let graph = plimsoll_nn::step::prediction(&plimsoll_nn::zoo::lenet(), 1).unwrap();
+        let floats = pruned.stripped(&graph);
+        let expected = [("dense1/kernel", 12000), ("dense2/kernel", 2520), ("dense3/kernel", 210)];
+        assert!(floats.iter().map(|(name, kept)| (name.as_str(), *kept)).eq(expected), "{floats:?}");
+        let places = crate::places(&graph, &crate::KeptLayers::default()).len();
+        let bytes = crate::Int8Grids::new(vec![(1.0, 0); places]).unwrap().apply(graph).unwrap();
+        let codes = pruned.stripped(&bytes);
+        assert_eq!((codes.len(), codes["dense1/kernel/codes"]), (3, 12000));
+        // A tenth less: 32 bits become 29 and one of the mask; 8 would become more.
+        let few = Pruning::new(sparsity(0.1)).around(Sgd::new(0.1));
+        assert!(few.stripped(&bytes).is_empty());
     }
 }

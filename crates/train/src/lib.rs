@@ -55,7 +55,7 @@ pub use error::TrainError;
 pub use files::{
     DataFile, EVENTS_FILE, Loaded, MANIFEST, Names, RunEvent, RunEventKind, RunEvents, RunLog,
     STATE_BUFFER_BYTES, TensorBoard, TrainState, WEIGHTS_FILE, WeightsFile, checkpoints, read_events,
-    sparse_parameters, write_atomically,
+    sparse_parameters, stored_sparse, write_atomically,
 };
 pub use plimsoll_plan::sheet::{
     BATCH_BUFFERS, BATCHES_AHEAD, HEAP_CAP, INPUT_STACKS, METRICS, MODEL_FILE, OUTPUTS, STATE_BUFFER, TRACE,

@@ -120,6 +120,36 @@ fn a_prediction_above_its_line_is_told_what_it_would_take_on_bytes() {
     assert!(!changes.contains(&"leaner optimizer") && !changes.contains(&"split batch norm"), "{changes:?}");
 }
 
+/// What pruning leaves, of weights or of channels, is planned instead, too.
+#[test]
+fn a_prediction_above_its_line_is_told_what_it_would_take_pruned() {
+    let model = ["--model=resnet18", "--image-size=32", "--width=32", "--classes=10", "--batch=2"];
+    let flags = ["--step=predict", "--spill=none", "--plan-cache=none", "--json"];
+    let plan = |more: &[&str]| plimsoll(&[&["plan"][..], &model, &flags, more].concat());
+    let output = plan(&["--memory=20MiB"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alternatives = object["alternatives"].as_array().unwrap();
+    let found = |change: &str| {
+        let of = alternatives.iter().find(|a| a["change"] == change);
+        of.unwrap_or_else(|| panic!("{alternatives:?}"))
+    };
+    let (weights, channels) = (found("pruned weights"), found("fewer channels"));
+    assert_eq!((&weights["fits"], &weights["flags"]), (&true.into(), &"--prune 0.8".into()));
+    let said = "plimsoll prune RUN --channels 0.5";
+    assert_eq!((&channels["fits"], &channels["flags"]), (&true.into(), &said.into()));
+    // The peak is that of a plan with the flag; on bytes it is lower again.
+    let peak =
+        |more: &[&str]| json(&plan(&[&["--memory=20MiB"], more].concat()))["planned_peak_bytes"].clone();
+    assert_eq!(peak(&["--prune=0.8"]), weights["planned_peak_bytes"]);
+    let [bytes, both] = [&["--on-bytes"][..], &["--on-bytes", "--prune=0.8"]].map(peak);
+    assert!(both.as_u64().unwrap() + 1_000_000 < bytes.as_u64().unwrap(), "{both} {bytes}");
+    // Weights that are pruned already are no change.
+    let low = plan(&["--prune=0.5", "--memory=16MiB"]);
+    let low = String::from_utf8_lossy(&low.stdout);
+    assert!(low.contains("fewer channels") && !low.contains("pruned weights"), "{low}");
+}
+
 #[test]
 fn a_full_disk_leaves_the_file_that_was_there() {
     let scratch = Scratch::new("export-full-disk");

@@ -142,6 +142,66 @@ fn a_model_on_bytes_is_a_quarter_and_nearly_as_good() {
     }
 }
 
+/// On bytes, the weights of a pruned run are stored and held sparse, and what is computed is what whole ones give.
+#[test]
+fn a_pruned_run_on_bytes_stays_sparse_and_leaves_with_its_zeros() {
+    let scratch = Scratch::new("pruned-on-bytes");
+    let [run, whole, bytes, whole_bytes] =
+        ["run", "whole", "bytes", "whole-bytes"].map(|name| scratch.path(name));
+    let train = ["train", "--json", "--steps=10", "--model=resnet18", "--image-size=32", "--width=32"];
+    let flags = ["--classes=10", "--batch=16", "--prune-schedule=constant:0.8@0../5", "--out", &run];
+    let report = json(&plimsoll(&[&train[..], &flags].concat()));
+    let zeros = (number(&report, "prunable_weights") - number(&report, "kept_weights")) as usize;
+    assert!(zeros > 2_200_000, "{report}");
+
+    // The same run, its weights whole.
+    fs::create_dir(&whole).unwrap();
+    for file in ["report.json", "data.json"] {
+        fs::copy(scratch.0.join("run").join(file), scratch.0.join("whole").join(file)).unwrap();
+    }
+    let weights = scratch.path("whole/weights.safetensors");
+    let exported = plimsoll(&["export", &run, "--to=safetensors", "--out", &weights]);
+    let said = text(&exported.stdout);
+    assert!(said.contains("pruned tensors are written whole; their zeros stay zeros"), "{said}");
+    for (from, to) in [(&run, &bytes), (&whole, &whole_bytes)] {
+        // One layer stays in f32.
+        let words = ["quantize", from, "--examples=100", "--keep=layer2/0/conv1", "--out", to];
+        let quantized = plimsoll(&words);
+        assert!(quantized.status.success(), "{}", text(&quantized.stderr));
+    }
+    let size = |folder: &str| fs::metadata(scratch.0.join(folder).join("weights.safetensors")).unwrap().len();
+    assert!(10 * size("bytes") < 4 * size("whole-bytes"), "{} {}", size("bytes"), size("whole-bytes"));
+    let [sparse, dense] =
+        [&bytes, &whole_bytes].map(|folder| json(&plimsoll(&["evaluate", folder, "--json"])));
+    assert_eq!(number(&sparse, "loss").to_bits(), number(&dense, "loss").to_bits());
+    let [less, more] = [&sparse, &dense].map(|found| number(found, "planned_peak_bytes"));
+    assert!(less + 1e6 < more, "{less} {more}");
+
+    // Files for other programs hold every weight, and a weight that is zero is made of zero bytes.
+    let out = scratch.path("model");
+    for (from, flags, width) in [
+        (&run, &["--to=safetensors"][..], 4),
+        (&run, &["--to=onnx"], 4),
+        (&run, &["--to=tflite"], 4),
+        (&run, &["--to=tflite", "--f16"], 2),
+        (&run, &["--to=tflite", "--dynamic-range"], 1),
+        (&run, &["--to=tflite", "--int8", "--examples=100"], 1),
+        (&run, &["--to=onnx", "--int8", "--examples=100"], 1),
+        (&bytes, &["--to=onnx"], 1),
+    ] {
+        let exported = plimsoll(&[&["export", from, "--out", &out][..], flags].concat());
+        assert!(exported.status.success(), "{flags:?}: {}", text(&exported.stderr));
+        let found = fs::read(&out).unwrap().iter().filter(|&&byte| byte == 0).count();
+        assert!(found >= zeros * width, "{flags:?}: {found} bytes, {zeros} zeros");
+    }
+    let file = |from: &str, to: &str| {
+        let out = scratch.path("same");
+        json(&plimsoll(&["export", from, "--json", "--to", to, "--out", &out]));
+        fs::read(&out).unwrap()
+    };
+    assert!(file(&bytes, "tflite") == file(&whole_bytes, "tflite"));
+}
+
 #[test]
 fn layers_that_are_kept_stay_in_floats_and_the_report_says_so() {
     let scratch = Scratch::new("quantized-keep");

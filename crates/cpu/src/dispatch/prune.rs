@@ -12,15 +12,17 @@ use plimsoll_tensor::{DType, mask_bytes};
 const EXPAND: f64 = 1.0;
 
 pub(super) fn find(op: &Prune, query: &KernelQuery<'_>) -> Found {
-    if query.inputs[0].dtype != DType::F32 {
-        return None;
-    }
-    match op {
-        Prune::Mask => found(Mask { elements: query.inputs[0].shape.elements() }),
-        Prune::Apply => found(Apply { elements: query.inputs[0].shape.elements() }),
-        Prune::Expand { shape } => {
-            found(Expand { elements: shape.elements(), values: query.inputs[0].shape.elements() })
+    let (elements, dtype) = (query.inputs[0].shape.elements(), query.inputs[0].dtype);
+    match (op, dtype) {
+        (Prune::Mask, DType::F32) => found(Mask { elements }),
+        (Prune::Apply, DType::F32) => found(Apply { elements }),
+        (Prune::Expand { shape }, DType::F32) => {
+            found(Expand { elements: shape.elements(), values: elements, bytes: false })
         }
+        (Prune::Expand { shape }, DType::U8) => {
+            found(Expand { elements: shape.elements(), values: elements, bytes: true })
+        }
+        _ => None,
     }
 }
 
@@ -65,6 +67,8 @@ impl Call for Apply {
 struct Expand {
     elements: usize,
     values: usize,
+    /// Whether the values are bytes; else they are `f32`.
+    bytes: bool,
 }
 
 impl Call for Expand {
@@ -77,7 +81,10 @@ impl Call for Expand {
     }
 
     unsafe fn run(&self, _: Context<'_>, o: &Operands<'_>) -> Result<(), String> {
-        let (values, mask) = (read!(o, 0, self.values), read!(o, 1, mask_bytes(self.elements)));
-        prune::expand(values, mask, write!(o, 0, self.elements))
+        let mask = read!(o, 1, mask_bytes(self.elements));
+        match self.bytes {
+            true => prune::expand::<u8>(read!(o, 0, self.values), mask, write!(o, 0, self.elements)),
+            false => prune::expand::<f32>(read!(o, 0, self.values), mask, write!(o, 0, self.elements)),
+        }
     }
 }

@@ -79,12 +79,12 @@ pub unsafe fn apply(ctx: Context<'_>, elements: usize, x: *const f32, mask: &[u8
 }
 
 /// Puts values, in order, where a mask has bits, and zeros elsewhere. An error if the mask has another number of bits.
-pub fn expand(values: &[f32], mask: &[u8], y: &mut [f32]) -> Result<(), String> {
+pub fn expand<T: Copy + Default>(values: &[T], mask: &[u8], y: &mut [T]) -> Result<(), String> {
     let mut values = values.iter();
     for (i, y) in y.iter_mut().enumerate() {
         *y = match is_kept(mask, i) {
             true => *values.next().ok_or("the mask keeps more elements than there are values")?,
-            false => 0.0,
+            false => T::default(),
         };
     }
     match values.next() {
@@ -148,6 +148,9 @@ mod tests {
 
     #[test]
     fn values_and_mask_must_match() {
+        let mut codes = [1u8; 9];
+        assert!(expand(&[5, 6], &[0b1000_0000, 1], &mut codes).is_ok());
+        assert_eq!(codes, [0, 0, 0, 0, 0, 0, 0, 5, 6]);
         let mut y = [1.0; 9];
         assert!(expand(&[5.0, 6.0], &[0b1000_0000, 1], &mut y).is_ok());
         assert_eq!(y, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 6.0]);

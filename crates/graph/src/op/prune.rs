@@ -15,8 +15,8 @@ pub enum Prune {
     Mask,
     /// `(x, mask) → x`, with zeros where the mask has no bit.
     Apply,
-    /// `(values, mask) → x`: the values, in order, where the mask has bits, else zeros. The mask has as many bits as there are
-    /// values.
+    /// `(values, mask) → x`: the values, floats or bytes, in order, where the mask has bits, else zeros. The mask has as many bits as
+    /// there are values.
     Expand {
         /// The shape of x.
         shape: Shape,
@@ -57,7 +57,9 @@ impl Family for Prune {
             }
             Self::Expand { shape } => {
                 let [values, mask] = arity(inputs)?;
-                is_float(values)?;
+                if values.dtype != DType::U8 {
+                    is_float(values)?;
+                }
                 is_mask(mask, shape)?;
                 let fits = values.shape.rank() == 1 && values.shape.elements() <= shape.elements();
                 require(fits, || format!("{values} are no values of {shape}"))?;

@@ -25,7 +25,7 @@ pub use data_file::DataFile;
 pub use events::{RunEvent, RunEventKind, RunEvents, read_events};
 pub use run_log::{EVENTS_FILE, RunLog};
 pub(crate) use sparse::kept_in_state;
-pub use sparse::sparse_parameters;
+pub use sparse::{sparse_parameters, stored_sparse};
 pub use tensor_file::write_atomically;
 pub use tensorboard::TensorBoard;
 pub use weights::{Loaded, Names, WEIGHTS_FILE, WeightsFile};

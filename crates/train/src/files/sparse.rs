@@ -6,7 +6,7 @@ use super::tensor_file::{self, Opened, States, dtype_name, wrong};
 use super::{STATE_BUFFER_BYTES, WEIGHTS_FILE};
 use crate::TrainError;
 use plimsoll_plan::Prepared;
-use plimsoll_tensor::{DType, TensorType, is_kept, kept_elements, mask_bytes};
+use plimsoll_tensor::{DType, Tensor, TensorType, is_kept, kept_elements, mask_bytes};
 use plimsoll_transform::SPARSE;
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -46,6 +46,37 @@ pub fn sparse_parameters(path: impl AsRef<Path>) -> Result<BTreeMap<String, usiz
         found.insert(parameter.to_string(), count);
     }
     Ok(found)
+}
+
+/// A parameter as the two states of a sparse one, by their names: its elements that are not zero, in order, and a mask of them. `None`
+/// where that is not smaller.
+///
+/// ```
+/// use plimsoll_tensor::{DType, Tensor, TensorType};
+/// let kernel = Tensor::from_f64(TensorType::new(DType::F32, [4]), &[0.0, 0.5, 0.0, 0.0])?;
+/// let [(values, kept), (_, mask)] = plimsoll_train::stored_sparse("dense/kernel", &kernel).unwrap();
+/// assert_eq!((values.as_str(), kept.to_f64(), mask.to_f64()), ("dense/kernel/values", vec![0.5], vec![2.0]));
+/// # Ok::<(), plimsoll_tensor::TensorError>(())
+/// ```
+pub fn stored_sparse(name: &str, parameter: &Tensor) -> Option<[(String, Tensor); 2]> {
+    let (elements, size) = (parameter.ty().shape.elements(), parameter.ty().dtype.bytes());
+    let (mut values, mut bits) = (Vec::new(), vec![0; mask_bytes(elements)]);
+    for (i, element) in parameter.as_bytes().chunks_exact(size).enumerate() {
+        if element.iter().any(|&byte| byte != 0) {
+            bits[i / 8] |= 1 << (i % 8);
+            values.extend_from_slice(element);
+        }
+    }
+    if values.len() + bits.len() >= parameter.ty().bytes() {
+        return None;
+    }
+    let tensor = |dtype: DType, bytes: &[u8]| {
+        let mut tensor = Tensor::zeros(TensorType::new(dtype, [bytes.len() / dtype.bytes()]));
+        tensor.copy_from_bytes(bytes);
+        tensor
+    };
+    let [kept, mask] = names(name);
+    Some([(kept, tensor(parameter.ty().dtype, &values)), (mask, tensor(DType::U8, &bits))])
 }
 
 /// Refuses a mask that keeps another number of elements than there are values. Bits behind the last element do not count, so a mask

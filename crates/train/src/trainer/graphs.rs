@@ -81,11 +81,11 @@ impl Trainer {
             // A run that trains holds them whole.
             let trains = self.kinds.contains(&BatchKind::Train);
             let kept = |name: &str| self.sparse.get(name).copied().filter(|_| !trains);
-            let graph = sparse_parameters(graph, kept)?;
-            let graph = optimize(match &self.inference_pass {
+            let graph = match &self.inference_pass {
                 Some(pass) if !trains => pass(graph)?,
                 _ => graph,
-            })?;
+            };
+            let graph = optimize(sparse_parameters(graph, kept)?)?;
             // Losses are summed from batch to batch, so that the size of a batch does not change the sum.
             return self.fetching(self.part_of(continue_sum(graph, LOSS, step::LOSS_BEFORE)?)?);
         }

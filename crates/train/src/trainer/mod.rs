@@ -368,7 +368,8 @@ impl Trainer {
     }
 
     /// Holds these parameters sparse in evaluations and predictions, by name and number of kept elements: as their kept elements and
-    /// a mask, expanded where they are read. For runs that do not train; [`crate::sparse_parameters`] asks a weights file.
+    /// a mask, expanded where they are read. For runs that do not train; [`crate::sparse_parameters`] asks a weights file. The names
+    /// are those after [`Trainer::inference_pass`]: of layers on bytes, those of their codes.
     pub fn sparse_parameters(self, kept: BTreeMap<String, usize>) -> Self {
         Self { sparse: kept, ..self }
     }
