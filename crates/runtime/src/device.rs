@@ -27,6 +27,18 @@ pub trait Device: Send + Sync {
     /// target allows in place; the workspace has [`Device::workspace_bytes`] bytes that nothing else uses.
     unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String>;
 
+    /// What a call has in common with those that [`Device::join`] makes one of it with. `None`: it only runs by itself.
+    fn joins<'c>(&self, _call: &'c Self::Call) -> Option<&'c str> {
+        None
+    }
+
+    /// A call without scratch that does what others do, which have the same in common, none of which touches what another one
+    /// writes: with the same bits, and sooner. Each is given with its numbers of inputs and outputs; the operands are theirs, one
+    /// call's after the other's.
+    fn join(&self, _calls: &[(&Self::Call, [usize; 2])]) -> Option<Self::Call> {
+        None
+    }
+
     /// Copies bytes inside its memory; the ranges may overlap.
     ///
     /// # Safety

@@ -22,6 +22,7 @@ mod chunked_update;
 mod device;
 mod exchange;
 mod inputs_ahead;
+mod joined;
 mod lower;
 mod non_finite;
 mod placed;

@@ -4,6 +4,7 @@ use super::checked::ShadowArena;
 use super::device::{Device, Input, KernelSession, Memory, Operands};
 use super::exchange::{Way, staging_bytes};
 use super::inputs_ahead::InputsAhead;
+use super::joined::Join;
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
@@ -87,7 +88,8 @@ pub fn prepare<D: Device + 'static>(
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
     let staging = vec![0; staging_bytes(&plans, options.connection.as_ref(), device.in_host_memory())];
-    let (most_reads, most_writes) = (most(|step| step.reads.len()), most(|step| step.writes.len()));
+    let most_reads = most(|step| step.join.joined().map_or(step.reads.len(), |joined| joined.reads.len()));
+    let most_writes = most(|step| step.join.joined().map_or(step.writes.len(), |joined| joined.writes.len()));
     Ok(Box::new(StepLoop {
         plans,
         lowered,
@@ -273,6 +275,44 @@ impl<D: Device> StepLoop<D> {
             .and_then(|()| shadow.after(&self.arena, &self.plans.plans[plan], index, micro_batch));
         self.shadow = Some(shadow);
         result
+    }
+
+    /// Runs a step as [`StepLoop::step`], with all that it is joined with.
+    fn joined_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
+        let step = &self.lowered[plan].steps[index];
+        match &step.join {
+            Join::Alone => self.step(plan, index, micro_batch),
+            Join::Later => Ok(()),
+            Join::First(joined) => {
+                if !step.waits.is_empty() {
+                    tracing::wait(|| self.transfers.wait_for(&step.waits))?;
+                }
+                let at = |r: &Region| self.arena.at(r.offset + micro_batch * r.stride, r.bytes);
+                self.reads.clear();
+                self.reads.extend(joined.reads.iter().map(|region| at(region).cast_const()));
+                self.writes.clear();
+                self.writes.extend(joined.writes.iter().map(at));
+                let (workspace, workspace_bytes) = (at(&step.workspace), step.workspace.bytes);
+                let operands =
+                    Operands { reads: &self.reads, writes: &self.writes, workspace, workspace_bytes };
+                // SAFETY: as for single steps; `joined` has shown that they do not depend on each other.
+                let ran = unsafe { self.device.run(&joined.call, &operands) };
+                ran.map_err(|reason| {
+                    let (layer, op) = step_name(&self.plans.plans[plan], index);
+                    ExecuteError::Step { layer: layer.into(), op, reason }
+                })
+            }
+        }
+    }
+
+    /// Runs every step of a plan, with others where nothing looks at single steps.
+    fn run_all(&mut self, plan: usize, inputs: Inputs<'_>) -> Result<(), ExecuteError> {
+        let timed = self.times.as_ref().is_some_and(|times| !times.is_stopped());
+        if timed || self.shadow.is_some() || plimsoll_trace::is_recording() {
+            self.run_each(plan, inputs, Self::checked_step)
+        } else {
+            self.run_each(plan, inputs, Self::joined_step)
+        }
     }
 
     /// Runs every step of a plan.
@@ -535,7 +575,7 @@ impl<D: Device> StepLoop<D> {
 
 impl<D: Device> Prepared for StepLoop<D> {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, Inputs::Host(inputs), Self::checked_step)
+        self.run_all(plan, Inputs::Host(inputs))
     }
 
     fn prefetch(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<bool, ExecuteError> {
@@ -548,7 +588,7 @@ impl<D: Device> Prepared for StepLoop<D> {
     }
 
     fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, Inputs::Ahead(inputs), Self::checked_step)
+        self.run_all(plan, Inputs::Ahead(inputs))
     }
 
     fn is_running(&self) -> bool {
@@ -612,7 +652,7 @@ impl<D: Device> Prepared for StepLoop<D> {
 
 impl<D: Device> KernelSession for StepLoop<D> {
     unsafe fn run_on_device(&mut self, plan: usize, inputs: &[Input<'_>]) -> Result<(), ExecuteError> {
-        self.run_each(plan, Inputs::Anywhere(inputs), Self::checked_step)
+        self.run_all(plan, Inputs::Anywhere(inputs))
     }
 
     unsafe fn copy_output(
