@@ -6,10 +6,11 @@ use crate::faults::Faults;
 use crate::kept::Kept;
 use crate::kernels::{Call, Kernel, Launch, Operand, Parameter, Pointer, device_source, find, join, joins};
 use crate::products::{PreparedProduct, Products};
+use crate::recording::capture;
 use crate::staging::{StagedLane, Staging};
 use crate::target::ALIGNMENT;
 use plimsoll_plan::KernelQuery;
-use plimsoll_runtime::{Device, InputLane, Memory, Operands};
+use plimsoll_runtime::{Device, InputLane, Memory, Operands, Recording};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ pub(crate) struct CudaDevice {
     faults: Arc<Faults>,
     staging: Arc<Staging>,
     pub kept: Kept,
+    /// Bytes of its memory that graphs take.
+    graph_bytes: Arc<AtomicUsize>,
 }
 
 impl CudaDevice {
@@ -50,7 +53,8 @@ impl CudaDevice {
         let products = Arc::new(Products::new()?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
         let staging = Arc::new(Staging::new(&context)?);
-        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults, staging, kept })
+        let (modules, graph_bytes) = (Mutex::default(), Arc::default());
+        Ok(Self { context, stream, compiler, products, modules, faults, staging, kept, graph_bytes })
     }
 
     /// Compiles and loads the kernels of calls that are not loaded yet, on several threads.
@@ -202,6 +206,10 @@ impl Device for CudaDevice {
             unsafe { self.run_launch(launch, prepared, operands, call.fault)? };
         }
         Ok(())
+    }
+
+    fn record(&self, queue: &mut dyn FnMut() -> Result<(), String>) -> Option<Box<dyn Recording>> {
+        capture(&self.stream, &self.graph_bytes, queue)
     }
 
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {

@@ -5,7 +5,7 @@
 //! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
 //! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt; `tuning`: their fastest algorithms; `kept`: the
 //!   folder that keeps both.
-//! - `device`, `host_queue`, `file_lane`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
+//! - `device`, `recording`, `host_queue`, `file_lane`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
 //!   when it reads a result.
 //! - [`Cuda`]: the executor.
 
@@ -21,6 +21,7 @@ mod host_queue;
 mod kept;
 mod kernels;
 mod products;
+mod recording;
 mod staging;
 pub mod target;
 mod tuning;

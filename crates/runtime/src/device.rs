@@ -39,6 +39,12 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Calls what queues kernels and copies inside its memory, and keeps them as one instead of running them. `None`: it keeps
+    /// nothing of this, and nothing has run.
+    fn record(&self, _queue: &mut dyn FnMut() -> Result<(), String>) -> Option<Box<dyn Recording>> {
+        None
+    }
+
     /// Copies bytes inside its memory; the ranges may overlap.
     ///
     /// # Safety
@@ -92,6 +98,15 @@ pub trait Device: Send + Sync {
     fn page_bytes(&self) -> usize {
         1
     }
+}
+
+/// Kernels and copies that a device has kept, with the addresses they were queued with. Dropping it waits for them.
+pub trait Recording: Send {
+    /// Queues them all.
+    ///
+    /// # Safety
+    /// As for [`Device::run`] and [`Device::copy`], of each of them.
+    unsafe fn run(&self) -> Result<(), String>;
 }
 
 /// Copies from the host to a device's memory, beside its kernels: ordered with what the device has queued by

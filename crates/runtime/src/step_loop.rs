@@ -8,6 +8,7 @@ use super::joined::Join;
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
+use super::recorded::Recorded;
 use super::step_name;
 use super::step_times::StepTimes;
 use super::tracing::{self, StepSpans};
@@ -67,6 +68,7 @@ pub fn prepare<D: Device + 'static>(
         plans.plans.iter().zip(waits).map(|(plan, waits)| lower(&plans, plan, waits, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
+    let recorded = lowered.iter().map(Recorded::of).collect();
     let transfers = Transfers::new(queues(&plans)?, steps);
     // One allocation, also with memory for inputs ahead.
     let bytes = plans.arena_bytes.saturating_add(plans.sheet.outside_bytes(NEXT_BATCH));
@@ -94,6 +96,7 @@ pub fn prepare<D: Device + 'static>(
         plans,
         lowered,
         transfers,
+        recorded,
         last_plan: None,
         ahead,
         arena,
@@ -140,6 +143,8 @@ struct StepLoop<D: Device> {
     lowered: Vec<LoweredPlan<D::Call>>,
     /// Dropped before the arena that it transfers to and from.
     transfers: Transfers,
+    /// What the device keeps of each plan. Dropped before the arena, too.
+    recorded: Vec<Recorded>,
     /// The plan that ran last: its stores may still be in flight.
     last_plan: Option<usize>,
     /// Inputs of the next run, behind the arena. Dropped before it.
@@ -305,24 +310,53 @@ impl<D: Device> StepLoop<D> {
         }
     }
 
-    /// Runs every step of a plan, with others where nothing looks at single steps.
+    /// Runs every step of a plan; with others, or all at once, where nothing looks at single steps.
     fn run_all(&mut self, plan: usize, inputs: Inputs<'_>) -> Result<(), ExecuteError> {
         let timed = self.times.as_ref().is_some_and(|times| !times.is_stopped());
         if timed || self.shadow.is_some() || plimsoll_trace::is_recording() {
-            self.run_each(plan, inputs, Self::checked_step)
-        } else {
-            self.run_each(plan, inputs, Self::joined_step)
+            return self.run_each(plan, inputs, Self::checked_step);
         }
+        let ran = self.run_steps(plan, inputs, Self::queue_all);
+        ran.map_err(|error| self.or_lost(error))
     }
 
-    /// Runs every step of a plan.
+    /// Queues every step of a plan.
+    fn queue_all(&mut self, plan: usize) -> Result<(), ExecuteError> {
+        if let Recorded::Next = self.recorded[plan] {
+            let (device, mut recorded) = (self.device.clone(), Recorded::Next);
+            recorded.record(device.as_ref(), &mut || self.queue_each(plan).map_err(|e| e.to_string()));
+            self.recorded[plan] = recorded;
+        }
+        if let Recorded::All(recording) = &self.recorded[plan] {
+            // SAFETY: it has the plan's steps in their order, in the arena, which is alive; inputs are there.
+            return unsafe { recording.run() }.map_err(ExecuteError::Device);
+        }
+        self.queue_each(plan)?;
+        self.recorded[plan].after_a_run();
+        Ok(())
+    }
+
+    /// Queues the steps of a plan one after the other, or with others.
+    fn queue_each(&mut self, plan: usize) -> Result<(), ExecuteError> {
+        let plans = self.plans.clone();
+        let mut order = plans.plans[plan].execution_order();
+        order.try_for_each(|(index, micro_batch)| self.joined_step(plan, index, micro_batch))
+    }
+
+    /// Runs every step of a plan, each by itself.
     fn run_each(
         &mut self,
         plan: usize,
         inputs: Inputs<'_>,
-        step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
+        mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
-        let ran = self.run_steps(plan, inputs, step);
+        let ran = self.run_steps(plan, inputs, |this, plan| {
+            let plans = this.plans.clone();
+            let mut order = plans.plans[plan].execution_order();
+            let result = order.try_for_each(|(index, micro_batch)| step(this, plan, index, micro_batch));
+            this.spans.write(&plans);
+            result
+        });
         ran.map_err(|error| self.or_lost(error))
     }
 
@@ -339,13 +373,13 @@ impl<D: Device> StepLoop<D> {
         self.or_lost(ExecuteError::Device(reason))
     }
 
-    /// Copies the inputs in, but for those that are there ahead, and runs every step of a plan: micro-batch after micro-batch, then
+    /// Copies the inputs in, but for those that are there ahead, and has every step of a plan run: micro-batch after micro-batch, then
     /// the optimizer step.
     fn run_steps(
         &mut self,
         plan: usize,
         inputs: Inputs<'_>,
-        mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
+        all: impl FnOnce(&mut Self, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
         if plan >= self.plans.plans.len() {
             return Err(ExecuteError::Input(format!("there is no plan {plan}")));
@@ -366,10 +400,7 @@ impl<D: Device> StepLoop<D> {
         if let Some(ahead) = &mut self.ahead {
             ahead.end().map_err(ExecuteError::Device)?;
         }
-        let plans = self.plans.clone();
-        let mut order = plans.plans[plan].execution_order();
-        let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
-        self.spans.write(&plans);
+        let result = all(self, plan);
         let result = result.and_then(|()| self.share_states(plan));
         let result = result.and_then(|()| match &self.connection {
             Some(connection) if connection.parts[plan].is_some() => {
