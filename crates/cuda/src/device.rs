@@ -4,12 +4,13 @@ use crate::compiler::Compiler;
 use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Module, STACK_BYTES, Stream};
 use crate::faults::Faults;
 use crate::kept::Kept;
-use crate::kernels::{Call, Kernel, Launch, Operand, Parameter, Pointer, device_source, find};
+use crate::kernels::{Call, Kernel, Launch, Operand, Parameter, Pointer, device_source, find, join, joins};
 use crate::products::{PreparedProduct, Products};
+use crate::recording::capture;
 use crate::staging::{StagedLane, Staging};
 use crate::target::ALIGNMENT;
 use plimsoll_plan::KernelQuery;
-use plimsoll_runtime::{Device, InputLane, Memory, Operands};
+use plimsoll_runtime::{Device, InputLane, Memory, Operands, Recording};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Parameters of a kernel at most: their values are kept on the stack.
 const MOST_PARAMETERS: usize = 96;
+
+/// Those of a kernel with a table: so many words in all.
+const TABLE_WORDS: usize = Kernel::PARAMETER_BYTES / size_of::<u64>();
 
 /// The driver gives memory in pages of so many bytes; pieces of up to half a page share some.
 const PAGE_BYTES: usize = 2 << 20;
@@ -35,6 +39,8 @@ pub(crate) struct CudaDevice {
     faults: Arc<Faults>,
     staging: Arc<Staging>,
     pub kept: Kept,
+    /// Bytes of its memory that graphs take.
+    graph_bytes: Arc<AtomicUsize>,
 }
 
 impl CudaDevice {
@@ -47,7 +53,8 @@ impl CudaDevice {
         let products = Arc::new(Products::new()?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
         let staging = Arc::new(Staging::new(&context)?);
-        Ok(Self { context, stream, compiler, products, modules: Mutex::default(), faults, staging, kept })
+        let (modules, graph_bytes) = (Mutex::default(), Arc::default());
+        Ok(Self { context, stream, compiler, products, modules, faults, staging, kept, graph_bytes })
     }
 
     /// Compiles and loads the kernels of calls that are not loaded yet, on several threads.
@@ -176,6 +183,18 @@ impl Device for CudaDevice {
         Some(CudaCall { call, prepared, fault })
     }
 
+    fn joins<'c>(&self, call: &'c CudaCall) -> Option<&'c str> {
+        joins(&call.call)
+    }
+
+    fn join(&self, calls: &[(&CudaCall, [usize; 2])]) -> Option<CudaCall> {
+        let calls: Vec<_> = calls.iter().map(|&(call, operands)| (&call.call, operands)).collect();
+        let call = join(&calls)?;
+        // What cannot be compiled runs one by one.
+        let prepared = self.prepare(&call).ok()?;
+        Some(CudaCall { call, prepared: Ok(prepared), fault: None })
+    }
+
     fn workspace_bytes(&self, call: &CudaCall) -> usize {
         call.call.workspace
     }
@@ -187,6 +206,10 @@ impl Device for CudaDevice {
             unsafe { self.run_launch(launch, prepared, operands, call.fault)? };
         }
         Ok(())
+    }
+
+    fn record(&self, queue: &mut dyn FnMut() -> Result<(), String>) -> Option<Box<dyn Recording>> {
+        capture(&self.stream, &self.graph_bytes, queue)
     }
 
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), String> {
@@ -280,24 +303,48 @@ impl CudaDevice {
         kernel: &Kernel,
         address: &dyn Fn(Pointer) -> Address,
     ) -> Result<(), String> {
-        let mut values = [0_u64; MOST_PARAMETERS];
-        let mut places = [std::ptr::null_mut::<c_void>(); MOST_PARAMETERS];
-        let count = kernel.parameters.len();
-        if count > MOST_PARAMETERS {
+        if kernel.table {
+            // SAFETY: the caller's promise is passed on.
+            return unsafe { self.launch_with::<TABLE_WORDS>(function, kernel, address) };
+        }
+        // SAFETY: as above.
+        unsafe { self.launch_with::<MOST_PARAMETERS>(function, kernel, address) }
+    }
+
+    /// Queues a kernel whose parameters are so many words at most.
+    ///
+    /// # Safety
+    /// As for [`CudaDevice::launch`].
+    unsafe fn launch_with<const WORDS: usize>(
+        &self,
+        function: Handle,
+        kernel: &Kernel,
+        address: &dyn Fn(Pointer) -> Address,
+    ) -> Result<(), String> {
+        let (mut values, count) = ([0_u64; WORDS], kernel.parameters.len());
+        if count > WORDS {
             return Err(format!("a kernel of {count} parameters"));
         }
-        for ((value, place), parameter) in values.iter_mut().zip(&mut places).zip(&kernel.parameters) {
+        for (value, parameter) in values.iter_mut().zip(&kernel.parameters) {
             *value = match *parameter {
                 Parameter::Pointer(pointer) => address(pointer),
                 Parameter::Integer(number) => number as u64,
                 // In the first four bytes: devices and their hosts are little-endian.
                 Parameter::Float(number) => u64::from(number.to_bits()),
             };
-            *place = std::ptr::from_mut(value).cast();
         }
-        // SAFETY: eight bytes for each parameter, and the caller's promise.
-        unsafe { self.stream.launch(function, kernel.blocks, kernel.threads, &mut places[..count]) }
-            .map_err(words)
+        let start = values.as_mut_ptr();
+        let at = |word: usize| start.wrapping_add(word).cast::<c_void>();
+        let mut places = [std::ptr::null_mut(); MOST_PARAMETERS];
+        let places = if kernel.table {
+            places[..2].copy_from_slice(&[at(0), at(count.saturating_sub(1))]);
+            &mut places[..2]
+        } else {
+            places.iter_mut().take(count).enumerate().for_each(|(word, place)| *place = at(word));
+            &mut places[..count]
+        };
+        // SAFETY: eight bytes for each parameter, as many as a table may have for that, and the caller's promise.
+        unsafe { self.stream.launch(function, kernel.blocks, kernel.threads, places) }.map_err(words)
     }
 }
 

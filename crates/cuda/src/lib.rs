@@ -5,7 +5,7 @@
 //! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
 //! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt; `tuning`: their fastest algorithms; `kept`: the
 //!   folder that keeps both.
-//! - `device`, `host_queue`, `file_lane`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
+//! - `device`, `recording`, `host_queue`, `file_lane`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
 //!   when it reads a result.
 //! - [`Cuda`]: the executor.
 
@@ -21,21 +21,25 @@ mod host_queue;
 mod kept;
 mod kernels;
 mod products;
+mod recording;
 mod staging;
 pub mod target;
 mod tuning;
 
 pub use driver::{CudaError, Gpu, Holder};
 pub use executor::Cuda;
-pub use kernels::{Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Parameter, Pointer, Product, find};
+pub use kernels::{
+    Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Parameter, Pointer, Product, find, join,
+};
 pub use plimsoll_runtime::transfer::DEVICE_STAGING_BYTES;
 
-/// Machine code for a kernel's source, behind the prelude, for a compute capability: what a device of it would load.
+/// Machine code for kernels' sources, behind the prelude, for a compute capability: what a device of it would load for each of them, in
+/// one file.
 ///
 /// # Errors
 /// If there is no compiler, or in its words.
-pub fn machine_code(source: &str, capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
-    compiler::Compiler::new(capability, kept::Kept::new(None))?.compile(&kernels::device_source(source))
+pub fn machine_code(sources: &[&str], capability: (u32, u32)) -> Result<Vec<u8>, CudaError> {
+    compiler::Compiler::new(capability, kept::Kept::new(None))?.compile(&kernels::device_program(sources))
 }
 
 /// What is installed: the driver, the compiler and the library of products, each with its version or why it cannot be used.

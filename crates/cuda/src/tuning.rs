@@ -130,7 +130,7 @@ impl CudaDevice {
         let module = self.module(&source)?;
         let pointers = (0..addresses.len()).map(|i| Parameter::from(Operand::Write(i)));
         let parameters = pointers.chain(numbers.iter().map(|&number| number.into())).collect();
-        let kernel = Kernel { source, blocks: [BLOCKS, 1, 1], threads: THREADS, parameters };
+        let kernel = Kernel { source, blocks: [BLOCKS, 1, 1], threads: THREADS, parameters, table: false };
         let address = |pointer: crate::kernels::Pointer| match pointer.operand {
             Operand::Write(i) => addresses[i],
             Operand::Read(_) | Operand::Workspace | Operand::Fault => 0,

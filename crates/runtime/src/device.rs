@@ -27,6 +27,24 @@ pub trait Device: Send + Sync {
     /// target allows in place; the workspace has [`Device::workspace_bytes`] bytes that nothing else uses.
     unsafe fn run(&self, call: &Self::Call, operands: &Operands<'_>) -> Result<(), String>;
 
+    /// What a call has in common with those that [`Device::join`] makes one of it with. `None`: it only runs by itself.
+    fn joins<'c>(&self, _call: &'c Self::Call) -> Option<&'c str> {
+        None
+    }
+
+    /// A call without scratch that does what others do, which have the same in common, none of which touches what another one
+    /// writes: with the same bits, and sooner. Each is given with its numbers of inputs and outputs; the operands are theirs, one
+    /// call's after the other's.
+    fn join(&self, _calls: &[(&Self::Call, [usize; 2])]) -> Option<Self::Call> {
+        None
+    }
+
+    /// Calls what queues kernels and copies inside its memory, and keeps them as one instead of running them. `None`: it keeps
+    /// nothing of this, and nothing has run.
+    fn record(&self, _queue: &mut dyn FnMut() -> Result<(), String>) -> Option<Box<dyn Recording>> {
+        None
+    }
+
     /// Copies bytes inside its memory; the ranges may overlap.
     ///
     /// # Safety
@@ -80,6 +98,15 @@ pub trait Device: Send + Sync {
     fn page_bytes(&self) -> usize {
         1
     }
+}
+
+/// Kernels and copies that a device has kept, with the addresses they were queued with. Dropping it waits for them.
+pub trait Recording: Send {
+    /// Queues them all.
+    ///
+    /// # Safety
+    /// As for [`Device::run`] and [`Device::copy`], of each of them.
+    unsafe fn run(&self) -> Result<(), String>;
 }
 
 /// Copies from the host to a device's memory, beside its kernels: ordered with what the device has queued by

@@ -22,10 +22,12 @@ mod chunked_update;
 mod device;
 mod exchange;
 mod inputs_ahead;
+mod joined;
 mod lower;
 mod non_finite;
 mod placed;
 mod queues;
+mod recorded;
 mod replicas;
 mod shared_memory;
 pub mod spill;
@@ -36,7 +38,8 @@ pub mod transfer;
 mod worker;
 
 pub use device::{
-    Device, Input, InputLane, KernelDevice, KernelExecutor, KernelSession, Memory, Operands, SingleKernel,
+    Device, Input, InputLane, KernelDevice, KernelExecutor, KernelSession, Memory, Operands, Recording,
+    SingleKernel,
 };
 pub use placed::prepare_placed;
 pub use queues::{Queues, Ticket, TransferQueue};

@@ -2,6 +2,7 @@
 
 use super::chunked_update::ChunkedUpdate;
 use super::device::Device;
+use super::joined::{Join, join};
 use super::queues::Place;
 use plimsoll_graph::op::Exchange;
 use plimsoll_graph::{BatchMark, NodeId, Op, ValueId};
@@ -28,6 +29,8 @@ pub struct LoweredStep<C> {
     pub waits: Vec<u32>,
     /// Whether its node has run before in the same plan.
     pub rematerialized: bool,
+    /// With which others it is one call, where steps are not looked at one by one.
+    pub join: Join<C>,
 }
 
 /// What a step does.
@@ -90,6 +93,7 @@ pub fn lower<D: Device>(
             lowered.rematerialized = std::mem::replace(&mut ran[node.index()], true);
         }
     }
+    join(&mut steps, |at| plan.steps[at].optimizer_step, plan.graph.micro_batches, device);
     let loads = steps.iter().enumerate().filter(|(_, step)| matches!(step.command, Command::Load(_)));
     let loads = loads.map(|(at, _)| at as u32).collect();
     Ok(LoweredPlan { steps, entry_waits: waits.entry, loads })
@@ -159,6 +163,7 @@ impl<D: Device> Lowering<'_, D> {
             workspace,
             waits: Vec::new(),
             rematerialized: false,
+            join: Join::Alone,
         }
     }
 

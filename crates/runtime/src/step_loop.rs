@@ -4,9 +4,11 @@ use super::checked::ShadowArena;
 use super::device::{Device, Input, KernelSession, Memory, Operands};
 use super::exchange::{Way, staging_bytes};
 use super::inputs_ahead::InputsAhead;
+use super::joined::Join;
 use super::lower::{Command, LoweredPlan, LoweredStep, Region, lower};
 use super::non_finite::non_finite_node;
 use super::queues::{Queues, Transfers, failed};
+use super::recorded::Recorded;
 use super::step_name;
 use super::step_times::StepTimes;
 use super::tracing::{self, StepSpans};
@@ -66,6 +68,7 @@ pub fn prepare<D: Device + 'static>(
         plans.plans.iter().zip(waits).map(|(plan, waits)| lower(&plans, plan, waits, device.as_ref()));
     let lowered = lowered.collect::<Result<Vec<_>, _>>()?;
     let steps = lowered.iter().map(|plan| plan.steps.len()).max().unwrap_or(0);
+    let recorded = lowered.iter().map(Recorded::of).collect();
     let transfers = Transfers::new(queues(&plans)?, steps);
     // One allocation, also with memory for inputs ahead.
     let bytes = plans.arena_bytes.saturating_add(plans.sheet.outside_bytes(NEXT_BATCH));
@@ -87,11 +90,13 @@ pub fn prepare<D: Device + 'static>(
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
     let staging = vec![0; staging_bytes(&plans, options.connection.as_ref(), device.in_host_memory())];
-    let (most_reads, most_writes) = (most(|step| step.reads.len()), most(|step| step.writes.len()));
+    let most_reads = most(|step| step.join.joined().map_or(step.reads.len(), |joined| joined.reads.len()));
+    let most_writes = most(|step| step.join.joined().map_or(step.writes.len(), |joined| joined.writes.len()));
     Ok(Box::new(StepLoop {
         plans,
         lowered,
         transfers,
+        recorded,
         last_plan: None,
         ahead,
         arena,
@@ -138,6 +143,8 @@ struct StepLoop<D: Device> {
     lowered: Vec<LoweredPlan<D::Call>>,
     /// Dropped before the arena that it transfers to and from.
     transfers: Transfers,
+    /// What the device keeps of each plan. Dropped before the arena, too.
+    recorded: Vec<Recorded>,
     /// The plan that ran last: its stores may still be in flight.
     last_plan: Option<usize>,
     /// Inputs of the next run, behind the arena. Dropped before it.
@@ -275,14 +282,81 @@ impl<D: Device> StepLoop<D> {
         result
     }
 
-    /// Runs every step of a plan.
+    /// Runs a step as [`StepLoop::step`], with all that it is joined with.
+    fn joined_step(&mut self, plan: usize, index: usize, micro_batch: usize) -> Result<(), ExecuteError> {
+        let step = &self.lowered[plan].steps[index];
+        match &step.join {
+            Join::Alone => self.step(plan, index, micro_batch),
+            Join::Later => Ok(()),
+            Join::First(joined) => {
+                if !step.waits.is_empty() {
+                    tracing::wait(|| self.transfers.wait_for(&step.waits))?;
+                }
+                let at = |r: &Region| self.arena.at(r.offset + micro_batch * r.stride, r.bytes);
+                self.reads.clear();
+                self.reads.extend(joined.reads.iter().map(|region| at(region).cast_const()));
+                self.writes.clear();
+                self.writes.extend(joined.writes.iter().map(at));
+                let (workspace, workspace_bytes) = (at(&step.workspace), step.workspace.bytes);
+                let operands =
+                    Operands { reads: &self.reads, writes: &self.writes, workspace, workspace_bytes };
+                // SAFETY: as for single steps; `joined` has shown that they do not depend on each other.
+                let ran = unsafe { self.device.run(&joined.call, &operands) };
+                ran.map_err(|reason| {
+                    let (layer, op) = step_name(&self.plans.plans[plan], index);
+                    ExecuteError::Step { layer: layer.into(), op, reason }
+                })
+            }
+        }
+    }
+
+    /// Runs every step of a plan; with others, or all at once, where nothing looks at single steps.
+    fn run_all(&mut self, plan: usize, inputs: Inputs<'_>) -> Result<(), ExecuteError> {
+        let timed = self.times.as_ref().is_some_and(|times| !times.is_stopped());
+        if timed || self.shadow.is_some() || plimsoll_trace::is_recording() {
+            return self.run_each(plan, inputs, Self::checked_step);
+        }
+        let ran = self.run_steps(plan, inputs, Self::queue_all);
+        ran.map_err(|error| self.or_lost(error))
+    }
+
+    /// Queues every step of a plan.
+    fn queue_all(&mut self, plan: usize) -> Result<(), ExecuteError> {
+        if let Recorded::Next = self.recorded[plan] {
+            let (device, mut recorded) = (self.device.clone(), Recorded::Next);
+            recorded.record(device.as_ref(), &mut || self.queue_each(plan).map_err(|e| e.to_string()));
+            self.recorded[plan] = recorded;
+        }
+        if let Recorded::All(recording) = &self.recorded[plan] {
+            // SAFETY: it has the plan's steps in their order, in the arena, which is alive; inputs are there.
+            return unsafe { recording.run() }.map_err(ExecuteError::Device);
+        }
+        self.queue_each(plan)?;
+        self.recorded[plan].after_a_run();
+        Ok(())
+    }
+
+    /// Queues the steps of a plan one after the other, or with others.
+    fn queue_each(&mut self, plan: usize) -> Result<(), ExecuteError> {
+        let plans = self.plans.clone();
+        let mut order = plans.plans[plan].execution_order();
+        order.try_for_each(|(index, micro_batch)| self.joined_step(plan, index, micro_batch))
+    }
+
+    /// Runs every step of a plan, each by itself.
     fn run_each(
         &mut self,
         plan: usize,
         inputs: Inputs<'_>,
-        step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
+        mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
-        let ran = self.run_steps(plan, inputs, step);
+        let ran = self.run_steps(plan, inputs, |this, plan| {
+            let plans = this.plans.clone();
+            let mut order = plans.plans[plan].execution_order();
+            let result = order.try_for_each(|(index, micro_batch)| step(this, plan, index, micro_batch));
+            this.spans.write(&plans);
+            result
+        });
         ran.map_err(|error| self.or_lost(error))
     }
 
@@ -299,13 +373,13 @@ impl<D: Device> StepLoop<D> {
         self.or_lost(ExecuteError::Device(reason))
     }
 
-    /// Copies the inputs in, but for those that are there ahead, and runs every step of a plan: micro-batch after micro-batch, then
+    /// Copies the inputs in, but for those that are there ahead, and has every step of a plan run: micro-batch after micro-batch, then
     /// the optimizer step.
     fn run_steps(
         &mut self,
         plan: usize,
         inputs: Inputs<'_>,
-        mut step: impl FnMut(&mut Self, usize, usize, usize) -> Result<(), ExecuteError>,
+        all: impl FnOnce(&mut Self, usize) -> Result<(), ExecuteError>,
     ) -> Result<(), ExecuteError> {
         if plan >= self.plans.plans.len() {
             return Err(ExecuteError::Input(format!("there is no plan {plan}")));
@@ -326,10 +400,7 @@ impl<D: Device> StepLoop<D> {
         if let Some(ahead) = &mut self.ahead {
             ahead.end().map_err(ExecuteError::Device)?;
         }
-        let plans = self.plans.clone();
-        let mut order = plans.plans[plan].execution_order();
-        let result = order.try_for_each(|(index, micro_batch)| step(self, plan, index, micro_batch));
-        self.spans.write(&plans);
+        let result = all(self, plan);
         let result = result.and_then(|()| self.share_states(plan));
         let result = result.and_then(|()| match &self.connection {
             Some(connection) if connection.parts[plan].is_some() => {
@@ -535,7 +606,7 @@ impl<D: Device> StepLoop<D> {
 
 impl<D: Device> Prepared for StepLoop<D> {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, Inputs::Host(inputs), Self::checked_step)
+        self.run_all(plan, Inputs::Host(inputs))
     }
 
     fn prefetch(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<bool, ExecuteError> {
@@ -548,7 +619,7 @@ impl<D: Device> Prepared for StepLoop<D> {
     }
 
     fn run_prefetched(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
-        self.run_each(plan, Inputs::Ahead(inputs), Self::checked_step)
+        self.run_all(plan, Inputs::Ahead(inputs))
     }
 
     fn is_running(&self) -> bool {
@@ -612,7 +683,7 @@ impl<D: Device> Prepared for StepLoop<D> {
 
 impl<D: Device> KernelSession for StepLoop<D> {
     unsafe fn run_on_device(&mut self, plan: usize, inputs: &[Input<'_>]) -> Result<(), ExecuteError> {
-        self.run_each(plan, Inputs::Anywhere(inputs), Self::checked_step)
+        self.run_all(plan, Inputs::Anywhere(inputs))
     }
 
     unsafe fn copy_output(

@@ -191,6 +191,17 @@ fn no_kernel_reads_or_writes_outside_its_buffers() {
     }
 }
 
+/// Where the memory checker looks at single kernels, none runs with others.
+pub fn kernels_that_run_as_one_have_the_bits_of_single_ones() {
+    for executor in executors_of_long_tests() {
+        for (name, batch) in [("mlp", 64), ("gpt", 8)] {
+            let plain = trained(name, batch, executor.on(2), |t| t);
+            let what = format!("running kernels one by one on {}", executor.name);
+            same(name, &what, &trained(name, batch, executor.checked(2), |t| t), &plain);
+        }
+    }
+}
+
 /// A batch of two blocks; of a few examples for models whose batch cannot be split.
 fn zoo_batch(entry: &zoo::ZooEntry) -> usize {
     let block = step::example_block((entry.make)(&entry.small).as_ref(), &Numerics::default());

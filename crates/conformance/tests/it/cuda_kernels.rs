@@ -63,6 +63,8 @@ on_cuda!(optimizers_match:
     every_executor_steps_as_pytorch_does_in_f32,
 );
 
+on_cuda!(bit_identity: kernels_that_run_as_one_have_the_bits_of_single_ones);
+
 on_cuda!(eager:
     golden_norms_match_whole,
     tapes_give_the_golden_gradients,

@@ -1,7 +1,7 @@
 //! The sources of CUDA kernels, compiled for GPUs that need not be there.
 
 use plimsoll_conformance::{cast, golden_cases, long_tests};
-use plimsoll_cuda::{CudaError, Launch, find, machine_code, target};
+use plimsoll_cuda::{Call, CudaError, Launch, find, join, machine_code, target};
 use plimsoll_graph::Graph;
 use plimsoll_nn::{AdamW, Policy, Precision, step, zoo};
 use plimsoll_plan::KernelQuery;
@@ -10,6 +10,7 @@ use plimsoll_testing::or_skip;
 use plimsoll_transform::optimize;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The compute capabilities that kernels are compiled for.
 const CAPABILITIES: [(u32, u32); 3] = [(8, 0), (9, 0), (10, 0)];
@@ -20,9 +21,9 @@ const STACK_BYTES: u32 = 256;
 /// What reduces large angles, which takes a stack.
 const TRIGONOMETRY: [&str; 3] = ["op_sin(", "op_cos(", "cos(angle)"];
 
-/// The sources of a node's kernels.
-fn sources_of(query: &KernelQuery<'_>) -> impl Iterator<Item = String> + use<> {
-    let launches = find(query).map(|call| call.launches).unwrap_or_default();
+/// The sources of a call's kernels.
+fn sources_of(call: Option<Call>) -> impl Iterator<Item = String> {
+    let launches = call.map(|call| call.launches).unwrap_or_default();
     launches.into_iter().filter_map(|launch| match launch {
         Launch::Kernel(kernel) => Some(kernel.source),
         Launch::Product(_) => None,
@@ -44,7 +45,7 @@ fn sources_of_cases(sources: &mut BTreeSet<String>) {
                 fold_rows: 0,
                 mixed: false,
             };
-            sources.extend(sources_of(&query));
+            sources.extend(sources_of(find(&query)));
         }
     }
 }
@@ -58,12 +59,19 @@ fn sources_of_models(sources: &mut BTreeSet<String>) -> BTreeSet<String> {
             let graph = step::training_as(&policy, &numerics, model.as_ref(), &AdamW::new(1e-3), 4).unwrap();
             let graph: Graph = optimize(graph, &numerics, &[]).unwrap();
             let marks = graph.batch_marks();
+            let new_states: BTreeSet<_> = graph.states.iter().filter_map(|state| state.output).collect();
             for node in &graph.nodes {
                 let query = KernelQuery::new(&graph, &marks, node);
-                if find(&query).is_none() {
+                let Some(call) = find(&query) else {
                     missing.insert(format!("{}: {}", entry.name, &query.unsupported("cuda".into())));
+                    continue;
+                };
+                // Updates of states run with those of others.
+                if node.outputs.iter().any(|value| new_states.contains(value)) {
+                    let own = (&call, [node.inputs.len(), node.outputs.len()]);
+                    sources.extend(sources_of(join(&[own, own])));
                 }
-                sources.extend(sources_of(&query));
+                sources.extend(sources_of(Some(call)));
             }
         }
     }
@@ -80,7 +88,7 @@ fn every_op_of_the_zoo_has_kernels() {
 /// for every thread of the device.
 #[test]
 fn every_source_compiles() {
-    if let Err(missing @ CudaError::Library { .. }) = machine_code("", CAPABILITIES[0]) {
+    if let Err(missing @ CudaError::Library { .. }) = machine_code(&[], CAPABILITIES[0]) {
         assert!(std::env::var_os("PLIMSOLL_REQUIRE_NVRTC").is_none(), "{missing}");
         or_skip(Err::<(), _>(missing));
         return;
@@ -91,32 +99,56 @@ fn every_source_compiles() {
     assert!(sources.len() > 100, "only {} sources", sources.len());
     // A source in three of them takes three times as long, and differs little.
     let taken = |i: usize, at: usize| long_tests() || i % CAPABILITIES.len() == at;
-    let all = sources.iter().enumerate().flat_map(|(i, source)| {
-        let capabilities = CAPABILITIES.into_iter().enumerate().filter(move |(at, _)| taken(i, *at));
-        capabilities.map(move |(_, capability)| (source, capability))
-    });
-    let (work, failures) = (Mutex::new(all), Mutex::new(Vec::new()));
-    let next = || work.lock().unwrap().next();
+    let mut programs = Vec::new();
+    for (at, capability) in CAPABILITIES.into_iter().enumerate() {
+        for allowed in [0, STACK_BYTES] {
+            let own =
+                sources.iter().enumerate().filter(|(i, source)| taken(*i, at) && stack_of(source) == allowed);
+            let own: Vec<&str> = own.map(|(_, source)| source.as_str()).collect();
+            programs.extend(own.chunks(TOGETHER).map(|some| (some.to_vec(), capability, allowed)));
+        }
+    }
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let compile = || {
-        while let Some((source, capability)) = next() {
-            let failed = match machine_code(source, capability) {
-                Ok(code) => {
-                    let allowed =
-                        if TRIGONOMETRY.iter().any(|f| source.contains(f)) { STACK_BYTES } else { 0 };
-                    let found = stack_bytes(&code).expect("machine code as NVRTC writes it");
-                    (found > allowed).then(|| format!("{found} bytes of stack"))
-                }
-                Err(e) => Some(e.to_string()),
-            };
-            if let Some(failed) = failed {
-                failures.lock().unwrap().push(format!("for {capability:?}: {failed}\n{source}"));
+        while let Some((sources, capability, allowed)) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if fault(sources, *capability, *allowed).is_none() {
+                continue;
             }
+            // Whose fault it is.
+            let each =
+                sources.iter().filter_map(|source| Some((fault(&[source], *capability, *allowed)?, source)));
+            let each: Vec<String> =
+                each.map(|(fault, source)| format!("for {capability:?}: {fault}\n{source}")).collect();
+            failures.lock().unwrap().push(if each.is_empty() {
+                "only together".into()
+            } else {
+                each.join("\n")
+            });
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} of {}: {}", failures.len(), sources.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "of {} sources: {}", sources.len(), failures.join("\n"));
+}
+
+/// Sources that are compiled as one program.
+const TOGETHER: usize = 24;
+
+/// Bytes of stack that a source may take.
+fn stack_of(source: &str) -> u32 {
+    if TRIGONOMETRY.iter().any(|function| source.contains(function)) { STACK_BYTES } else { 0 }
+}
+
+/// What is wrong with sources.
+fn fault(sources: &[&str], capability: (u32, u32), allowed: u32) -> Option<String> {
+    match machine_code(sources, capability) {
+        Ok(code) => {
+            let found = stack_bytes(&code).expect("machine code as NVRTC writes it");
+            (found > allowed).then(|| format!("{found} bytes of stack"))
+        }
+        Err(e) => Some(e.to_string()),
+    }
 }
 
 /// The largest stack of a function in machine code, which is an ELF file: a word after each attribute of that kind in its

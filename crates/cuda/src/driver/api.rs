@@ -39,6 +39,13 @@ library! {
         cuStreamSynchronize(Handle) -> c_int;
         cuStreamQuery(Handle) -> c_int;
         cuStreamWaitEvent(Handle, Handle, c_uint) -> c_int;
+        cuStreamBeginCapture_v2(Handle, c_uint) -> c_int;
+        cuStreamEndCapture(Handle, *mut Handle) -> c_int;
+        cuGraphInstantiateWithFlags(*mut Handle, Handle, u64) -> c_int;
+        cuGraphUpload(Handle, Handle) -> c_int;
+        cuGraphLaunch(Handle, Handle) -> c_int;
+        cuGraphDestroy(Handle) -> c_int;
+        cuGraphExecDestroy(Handle) -> c_int;
         cuEventCreate(*mut Handle, c_uint) -> c_int;
         cuEventDestroy_v2(Handle) -> c_int;
         cuEventRecord(Handle, Handle) -> c_int;

@@ -12,4 +12,4 @@ pub(crate) use context::{Context, STACK_BYTES};
 pub use error::CudaError;
 pub(crate) use gpu::driver_version;
 pub use gpu::{Gpu, Holder};
-pub(crate) use resources::{DeviceMemory, Event, HostMemory, Module, Stream};
+pub(crate) use resources::{DeviceMemory, Event, Graph, HostMemory, Module, Stream};

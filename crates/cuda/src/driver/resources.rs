@@ -13,6 +13,8 @@ const EVENT_WITHOUT_TIME: c_uint = 2;
 const STREAM_OF_ITS_OWN: c_uint = 1;
 /// Host memory that every context may copy from and to.
 const HOST_MEMORY_FOR_ALL: c_uint = 1;
+/// Capturing concerns the calls that go to its stream alone.
+const CAPTURE_RELAXED: c_uint = 2;
 /// The code of a stream that has work to do.
 const NOT_READY: i32 = 600;
 /// A function's attribute: bytes of stack that a thread needs.
@@ -233,6 +235,73 @@ impl Drop for Stream {
         if self.context.enter().is_ok() {
             // SAFETY: created in `new`; its work goes on until it is done.
             let _ = unsafe { (self.context.driver.api.cuStreamDestroy_v2)(self.handle) };
+        }
+    }
+}
+
+/// What a stream was told to do, as a graph that it can be told again at once.
+pub(crate) struct Graph {
+    stream: Arc<Stream>,
+    handle: Handle,
+}
+
+// SAFETY: one thread at a time uses it, which may be any.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Of what a function tells the stream, which the stream does not do. `None` if the function fails.
+    pub fn capture(
+        stream: &Arc<Stream>,
+        tell: &mut dyn FnMut() -> Result<(), String>,
+    ) -> Result<Option<Self>, CudaError> {
+        let context = &stream.context;
+        context.enter()?;
+        let api = &context.driver.api;
+        // SAFETY: the stream is alive.
+        let code = unsafe { (api.cuStreamBeginCapture_v2)(stream.handle, CAPTURE_RELAXED) };
+        context.check("cuStreamBeginCapture", code)?;
+        let told = tell();
+        let mut captured = std::ptr::null_mut();
+        // SAFETY: the pointer is valid. The stream is as before from here on, also where there is no graph.
+        let code = unsafe { (api.cuStreamEndCapture)(stream.handle, &mut captured) };
+        context.check("cuStreamEndCapture", code)?;
+        let mut graph = Self { stream: stream.clone(), handle: std::ptr::null_mut() };
+        // SAFETY: the graph was made above, and nothing needs it once another was made of it.
+        let code = unsafe {
+            let made = match told {
+                Ok(()) => Some((api.cuGraphInstantiateWithFlags)(&mut graph.handle, captured, 0)),
+                Err(_) => None,
+            };
+            (api.cuGraphDestroy)(captured);
+            made
+        };
+        let Some(code) = code else { return Ok(None) };
+        context.check("cuGraphInstantiate", code)?;
+        // SAFETY: both are alive.
+        let code = unsafe { (api.cuGraphUpload)(graph.handle, stream.handle) };
+        context.check("cuGraphUpload", code)?;
+        Ok(Some(graph))
+    }
+
+    /// Queues it.
+    ///
+    /// # Safety
+    /// What was captured is right with the memory as it is now.
+    pub unsafe fn launch(&self) -> Result<(), CudaError> {
+        let context = &self.stream.context;
+        context.enter()?;
+        // SAFETY: both are alive; the rest is the caller's promise.
+        let code = unsafe { (context.driver.api.cuGraphLaunch)(self.handle, self.stream.handle) };
+        context.check("cuGraphLaunch", code)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let _ = self.stream.finish();
+        if !self.handle.is_null() && self.stream.context.enter().is_ok() {
+            // SAFETY: made in `capture`, and the stream has done it.
+            let _ = unsafe { (self.stream.context.driver.api.cuGraphExecDestroy)(self.handle) };
         }
     }
 }

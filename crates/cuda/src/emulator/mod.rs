@@ -7,7 +7,8 @@ mod compile;
 mod product;
 mod tiers;
 
-use crate::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, find, target};
+use crate::kernels::joins;
+use crate::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer, find, join, target};
 use compile::{HostKernel, kernel};
 use plimsoll_graph::Numerics;
 use plimsoll_plan::{
@@ -157,6 +158,17 @@ struct EmulatedCall {
     kernels: Result<Vec<Arc<HostKernel>>, String>,
 }
 
+impl EmulatedCall {
+    fn new(call: Call) -> Self {
+        let sources = call.launches.iter().filter_map(|launch| match launch {
+            Launch::Kernel(kernel) => Some(&kernel.source),
+            Launch::Product(_) => None,
+        });
+        let kernels = sources.map(|source| kernel(source)).collect();
+        Self { call, kernels }
+    }
+}
+
 impl Device for EmulatedDevice {
     type Call = EmulatedCall;
     type Memory = Arena;
@@ -166,13 +178,16 @@ impl Device for EmulatedDevice {
     }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<EmulatedCall> {
-        let call = find(query)?;
-        let sources = call.launches.iter().filter_map(|launch| match launch {
-            Launch::Kernel(kernel) => Some(&kernel.source),
-            Launch::Product(_) => None,
-        });
-        let kernels = sources.map(|source| kernel(source)).collect();
-        Some(EmulatedCall { call, kernels })
+        find(query).map(EmulatedCall::new)
+    }
+
+    fn joins<'c>(&self, call: &'c EmulatedCall) -> Option<&'c str> {
+        joins(&call.call)
+    }
+
+    fn join(&self, calls: &[(&EmulatedCall, [usize; 2])]) -> Option<EmulatedCall> {
+        let calls: Vec<_> = calls.iter().map(|&(call, operands)| (&call.call, operands)).collect();
+        join(&calls).map(EmulatedCall::new)
     }
 
     fn workspace_bytes(&self, call: &EmulatedCall) -> usize {
@@ -244,8 +259,16 @@ unsafe fn run_kernel(
             }
         })
         .collect();
-    let mut parameters: Vec<*mut c_void> =
-        values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-    // SAFETY: eight bytes for each parameter, and the caller's promise.
+    if launch.table {
+        // The kernel takes the whole of its table.
+        let count = values.pop().unwrap_or(0);
+        values.resize(Kernel::PARAMETER_BYTES / size_of::<u64>(), 0);
+        values.push(count);
+    }
+    let last = values.len().saturating_sub(1);
+    let each = if launch.table { vec![0, last] } else { (0..values.len()).collect() };
+    let start = values.as_mut_ptr();
+    let mut parameters: Vec<*mut c_void> = each.into_iter().map(|at| start.wrapping_add(at).cast()).collect();
+    // SAFETY: eight bytes for each parameter, more than all for a table, and the caller's promise.
     unsafe { kernel.run(&mut parameters, launch.blocks, launch.threads) }
 }

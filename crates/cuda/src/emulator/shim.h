@@ -5,6 +5,7 @@
 #define __forceinline__ inline
 #define __shared__ static thread_local
 #define __constant__
+#define __grid_constant__
 #define __launch_bounds__(...)
 
 struct uint3 {

@@ -47,7 +47,13 @@ impl CallBuilder {
     pub fn kernel(&mut self, blocks: [usize; 3], threads: u32, source: String, parameters: Vec<Parameter>) {
         if !blocks.contains(&0) {
             let blocks = blocks.map(|extent| extent as u32);
-            self.call.launches.push(Launch::Kernel(Kernel { source, blocks, threads, parameters }));
+            self.call.launches.push(Launch::Kernel(Kernel {
+                source,
+                blocks,
+                threads,
+                parameters,
+                table: false,
+            }));
         }
     }
 

@@ -47,6 +47,13 @@ pub struct Kernel {
     pub threads: u32,
     /// What the function is called with, in order.
     pub parameters: Vec<Parameter>,
+    /// Whether all parameters but the last are passed as one, a table of eight bytes for each.
+    pub table: bool,
+}
+
+impl Kernel {
+    /// Bytes that parameters may take.
+    pub const PARAMETER_BYTES: usize = 4096;
 }
 
 /// A parameter of a kernel.

@@ -14,7 +14,13 @@ use std::fmt::Write;
 const THREADS: u32 = 256;
 
 /// The functions that the lines of a region call.
-const FUNCTIONS: &str = include_str!("elementwise.cu");
+pub(super) const FUNCTIONS: &str = include_str!("elementwise.cu");
+
+/// What stands before and after a kernel's parameters, and what says which of its blocks runs.
+pub(super) const HEAD: &str = "extern \"C\" __global__ void __launch_bounds__(256) kernel(";
+const _: () = assert!(THREADS == 256, "as in HEAD");
+pub(super) const BODY: &str = ") {";
+pub(super) const BLOCK: &str = "blockIdx.x";
 
 pub(super) fn single(op: Elementwise, query: &KernelQuery<'_>) -> Option<Call> {
     let operands = (0..query.inputs.len()).map(op::Operand::Input).collect();
@@ -41,7 +47,8 @@ pub(super) fn fused(region: &Region, query: &KernelQuery<'_>) -> Option<Call> {
     parameters.extend(axes.extents.iter().skip(1).map(|&extent| Parameter::from(extent)));
     let outer = axes.strides.iter().flat_map(|strides| strides.split_last().map_or(&[][..], |(_, s)| s));
     parameters.extend(outer.filter(|&&stride| stride > 0).map(|&stride| Parameter::Integer(stride)));
-    Some(Call::of(Kernel { source: source.write(n), blocks: [blocks, 1, 1], threads: THREADS, parameters }))
+    let source = source.write(n);
+    Some(Call::of(Kernel { source, blocks: [blocks, 1, 1], threads: THREADS, parameters, table: false }))
 }
 
 /// Elements of a thread: what 16 bytes hold of the narrowest operand, if the innermost axis is a multiple of them.
@@ -78,8 +85,8 @@ impl Source<'_> {
 
     fn write_kernel(&self, text: &mut String) -> std::fmt::Result {
         let parameters = self.parameters().join(", ");
-        writeln!(text, "extern \"C\" __global__ void __launch_bounds__({THREADS}) kernel({parameters}) {{")?;
-        writeln!(text, "    const index start = ((index)blockIdx.x * {THREADS} + threadIdx.x) * V;")?;
+        writeln!(text, "{HEAD}{parameters}{BODY}")?;
+        writeln!(text, "    const index start = ((index){BLOCK} * {THREADS} + threadIdx.x) * V;")?;
         writeln!(text, "    if (start >= (index)n) return;")?;
         if !self.whole() {
             writeln!(text, "    const int count = (index)n - start < V ? (int)((index)n - start) : V;")?;

@@ -8,6 +8,7 @@ mod call;
 mod conv;
 mod elementwise;
 mod index;
+mod join;
 mod linear_loss;
 mod loss;
 mod matmul;
@@ -26,6 +27,7 @@ pub use call::{Call, Fault, Kernel, Launch, Matrix, Operand, Parameter, Pointer,
 
 pub(crate) use builder::define;
 pub(crate) use elementwise::stored;
+pub use join::{join, joins};
 use plimsoll_graph::Op;
 use plimsoll_plan::KernelQuery;
 
@@ -45,10 +47,27 @@ const WAIT: &str = "
 
 /// What is compiled for a device: a kernel's source behind the prelude, which waits for the kernel before it.
 pub(crate) fn device_source(source: &str) -> String {
+    [PRELUDE, "\n", &waiting(source)].concat()
+}
+
+/// Sources as one program, where each kernel has a number behind its name: the compiler takes less time for it than for each.
+pub(crate) fn device_program(sources: &[&str]) -> String {
+    let mut text = PRELUDE.to_string();
+    for (i, source) in sources.iter().enumerate() {
+        text += &format!("\nnamespace source{i} {{\n#define kernel kernel{i}\n{}\n}}\n", waiting(source));
+        let macros = source.lines().filter_map(|line| line.strip_prefix("#define "));
+        let names = macros.filter_map(|rest| rest.split([' ', '(']).next()).chain(["kernel"]);
+        names.for_each(|name| text += &format!("#undef {name}\n"));
+    }
+    text
+}
+
+/// A source whose kernel first waits for the one before it.
+fn waiting(source: &str) -> String {
     let body = source.find("__global__").and_then(|start| Some(start + source[start..].find('{')? + 1));
     match body.map(|body| source.split_at(body)) {
-        Some((head, body)) => [PRELUDE, "\n", head, WAIT, body].concat(),
-        None => [PRELUDE, "\n", source].concat(),
+        Some((head, body)) => [head, WAIT, body].concat(),
+        None => source.into(),
     }
 }
 
