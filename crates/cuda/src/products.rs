@@ -24,6 +24,7 @@ library! {
         cublasLtMatmulPreferenceDestroy(Handle) -> c_int;
         cublasLtMatmulPreferenceSetAttribute(Handle, c_int, *const c_void, usize) -> c_int;
         cublasLtMatmulAlgoGetHeuristic(Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Choice, *mut c_int) -> c_int;
+        cublasLtMatmulAlgoCheck(Handle, Handle, Handle, Handle, Handle, Handle, *const Algorithm, *mut Choice) -> c_int;
         cublasLtMatmul(Handle, Handle, *const c_void, Address, Handle, Address, Handle, *const c_void, Address, Handle, Address, Handle, *const Algorithm, Address, usize, Handle) -> c_int;
     }
 }
@@ -43,6 +44,21 @@ pub(crate) struct Choice {
     waves: f32,
     reserved: [c_int; 4],
 }
+
+/// Algorithms that the library is asked for.
+const PROPOSALS: usize = 8;
+
+/// The rows that the algorithm which decides the bits is proposed for, and the matrices where there are several. What the library proposes
+/// for the rows at hand depends on them, and not all algorithms add the terms of a sum in the same order: a batch would have other bits in
+/// micro-batches than whole.
+const ROWS: usize = 8192;
+const MATRICES: usize = 64;
+
+/// Bytes of workspace that the library's check names for algorithms which it proposes without, and which run without.
+const UNUSED_WORKSPACE: usize = 4;
+
+const NO_CHOICE: Choice =
+    Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
 
 /// Sums of f32, and of f64, by the library's numbers.
 const COMPUTE_F32: c_int = 68;
@@ -159,72 +175,31 @@ unsafe impl Send for PreparedProduct {}
 unsafe impl Sync for PreparedProduct {}
 
 impl PreparedProduct {
-    /// With the algorithm that was chosen for such products, or the first that the library proposes.
+    /// With the algorithm that was chosen for such products, or the one whose bits all others must have.
     pub fn new(products: &Arc<Products>, product: &Product) -> Result<Self, CudaError> {
         let chosen = products.chosen(&geometry(product)).unwrap_or(0);
-        let mut all = Self::all(products, product, chosen + 1)?;
+        let mut all = Self::all(products, product)?;
         Ok(all.swap_remove(chosen.min(all.len() - 1)))
     }
 
-    /// With each of the algorithms that the library proposes, the best by its own estimate first; at least one, and at most so many.
-    /// Algorithms that cut sums into parts are left out: their bits would depend on the number of rows.
-    pub fn all(products: &Arc<Products>, product: &Product, most: usize) -> Result<Vec<Self>, CudaError> {
-        let f64 = product.c.dtype == DType::F64;
-        let Product { m, n, k, .. } = *product;
-        let layout =
-            |matrix: &Matrix, rows, columns| Object::layout(products, matrix, rows, columns, product.count);
-        let described = || -> Result<(Object, [Object; 3]), CudaError> {
-            let description = Object::description(products, f64)?;
-            description.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
-            description.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
-            if product.bias.is_some() {
-                description.set(EPILOGUE, BIAS)?;
-                // Any that is aligned as biases are: it is set again before each run.
-                description.set(BIAS_POINTER, crate::target::ALIGNMENT as Address)?;
-            }
-            Ok((
-                description,
-                [layout(&product.b, k, n)?, layout(&product.a, m, k)?, layout(&product.c, m, n)?],
-            ))
-        };
-        let preference = Object::preference(products)?;
-        preference.set(MOST_WORKSPACE, 0_u64)?;
-        preference.set(REDUCTION_SCHEMES, 0_u32)?;
-        let matrices = [&product.b, &product.a, &product.c, &product.c];
-        for (attribute, matrix) in ALIGNMENT.into_iter().zip(matrices) {
-            preference.set(attribute, alignment(matrix))?;
+    /// With each of the algorithms that the library proposes, at least one. The first is the one that decides the bits: it does not depend
+    /// on the number of rows or matrices. Algorithms that cut sums into parts are left out, because their bits would.
+    pub fn all(products: &Arc<Products>, product: &Product) -> Result<Vec<Self>, CudaError> {
+        let (own, usual) = (Description::new(products, product)?, usual(product));
+        let mut algorithms = Description::new(products, &usual)?.proposals(&usual)?;
+        if usual != *product {
+            algorithms.extend(own.proposals(product)?);
         }
-        let (description, layouts) = described()?;
-        let [b, a, c] = [0, 1, 2].map(|i: usize| layouts[i].handle);
-        let none =
-            Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
-        let (mut choices, mut count) = (vec![none; most.max(1)], 0);
-        // SAFETY: all handles are alive, and the result has room for so many choices.
-        let code = unsafe {
-            (products.api.cublasLtMatmulAlgoGetHeuristic)(
-                products.handle,
-                description.handle,
-                b,
-                a,
-                c,
-                c,
-                preference.handle,
-                choices.len() as c_int,
-                choices.as_mut_ptr(),
-                &mut count,
-            )
-        };
-        check("cublasLtMatmulAlgoGetHeuristic", code)?;
-        choices.truncate(usize::try_from(count).unwrap_or(0));
-        choices.retain(|choice| choice.state == 0);
-        if choices.is_empty() {
+        algorithms.retain(|algorithm| own.can_use(algorithm));
+        if algorithms.is_empty() {
+            let Product { m, n, k, .. } = product;
             let error = format!("no algorithm for {m} x {n} x {k}");
             return Err(CudaError::Call { call: "cublasLtMatmulAlgoGetHeuristic", error });
         }
-        let prepared = choices.iter().map(|choice| {
-            let (description, layouts) = described()?;
+        let prepared = algorithms.into_iter().map(|algorithm| {
+            let Description { kind, layouts, .. } = Description::new(products, product)?;
             let (products, product) = (products.clone(), *product);
-            Ok(Self { products, product, description, layouts, algorithm: choice.algorithm })
+            Ok(Self { products, product, description: kind, layouts, algorithm })
         });
         prepared.collect()
     }
@@ -277,6 +252,96 @@ impl PreparedProduct {
             )
         };
         check("cublasLtMatmul", code)
+    }
+}
+
+/// The same product of the rows, or the matrices, that the algorithm which decides the bits is proposed for. Where the first factor is
+/// stored transposed, its rows are none of the batch's.
+fn usual(product: &Product) -> Product {
+    match product.count {
+        1 if product.a.transposed => *product,
+        1 => Product { m: ROWS, ..*product },
+        _ => Product { count: MATRICES, ..*product },
+    }
+}
+
+/// A product in the library's terms.
+struct Description {
+    products: Arc<Products>,
+    kind: Object,
+    layouts: [Object; 3],
+}
+
+impl Description {
+    fn new(products: &Arc<Products>, product: &Product) -> Result<Self, CudaError> {
+        let kind = Object::description(products, product.c.dtype == DType::F64)?;
+        kind.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
+        kind.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
+        if product.bias.is_some() {
+            kind.set(EPILOGUE, BIAS)?;
+            // Any that is aligned as biases are: it is set again before each run.
+            kind.set(BIAS_POINTER, crate::target::ALIGNMENT as Address)?;
+        }
+        let Product { m, n, k, count, .. } = *product;
+        let layout = |matrix: &Matrix, rows, columns| Object::layout(products, matrix, rows, columns, count);
+        let layouts = [layout(&product.b, k, n)?, layout(&product.a, m, k)?, layout(&product.c, m, n)?];
+        Ok(Self { products: products.clone(), kind, layouts })
+    }
+
+    /// The handles of B, A and C.
+    fn matrices(&self) -> [Handle; 3] {
+        [0, 1, 2].map(|i: usize| self.layouts[i].handle)
+    }
+
+    /// The algorithms that the library proposes, the best by its own estimate first.
+    fn proposals(&self, product: &Product) -> Result<Vec<Algorithm>, CudaError> {
+        let preference = Object::preference(&self.products)?;
+        preference.set(MOST_WORKSPACE, 0_u64)?;
+        preference.set(REDUCTION_SCHEMES, 0_u32)?;
+        let matrices = [&product.b, &product.a, &product.c, &product.c];
+        for (attribute, matrix) in ALIGNMENT.into_iter().zip(matrices) {
+            preference.set(attribute, alignment(matrix))?;
+        }
+        let (mut choices, mut count) = ([NO_CHOICE; PROPOSALS], 0);
+        let [b, a, c] = self.matrices();
+        // SAFETY: all handles are alive, and the result has room for so many choices.
+        let code = unsafe {
+            (self.products.api.cublasLtMatmulAlgoGetHeuristic)(
+                self.products.handle,
+                self.kind.handle,
+                b,
+                a,
+                c,
+                c,
+                preference.handle,
+                choices.len() as c_int,
+                choices.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        check("cublasLtMatmulAlgoGetHeuristic", code)?;
+        let found = choices.iter().take(usize::try_from(count).unwrap_or(0));
+        Ok(found.filter(|choice| choice.state == 0).map(|choice| choice.algorithm).collect())
+    }
+
+    /// Whether an algorithm computes it, without memory of its own.
+    fn can_use(&self, algorithm: &Algorithm) -> bool {
+        let mut choice = NO_CHOICE;
+        let [b, a, c] = self.matrices();
+        // SAFETY: all handles are alive, and the pointers are valid.
+        let code = unsafe {
+            (self.products.api.cublasLtMatmulAlgoCheck)(
+                self.products.handle,
+                self.kind.handle,
+                b,
+                a,
+                c,
+                c,
+                algorithm,
+                &mut choice,
+            )
+        };
+        code == 0 && choice.workspace <= UNUSED_WORKSPACE
     }
 }
 

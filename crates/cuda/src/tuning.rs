@@ -1,4 +1,5 @@
-//! Which algorithm computes a product: the fastest of those that the library proposes, among those with the bits of the first one.
+//! Which algorithm computes a product: the fastest of those that the library proposes, among those with the bits of the first one, which
+//! does not depend on the rows at hand.
 //!
 //! It is found by trial before the first step, in memory that is given back, and never in more than the plan's arena. What was found is kept,
 //! like compiled kernels. Since bits are compared, what was measured cannot change results.
@@ -12,10 +13,10 @@ use plimsoll_tensor::DType;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Algorithms that are tried.
-const PROPOSALS: usize = 8;
-/// Multiplications and additions of the smallest products that are tried: a few microseconds.
-const LEAST_FLOPS: u64 = 2_000_000_000;
+/// Algorithms that are tried, at most.
+const TRIED: usize = 16;
+/// Multiplications and additions of the smallest products that are tried: a microsecond.
+const LEAST_FLOPS: u64 = 100_000_000;
 /// An algorithm is timed so often, by so many launches, and the shortest time counts.
 const TIMES: usize = 3;
 const LAUNCHES: u32 = 4;
@@ -55,7 +56,7 @@ impl CudaDevice {
     fn choose_kept(&self, geometry: &str) -> bool {
         let kept = self.kept.get(KIND, &self.profile_key(geometry));
         let Some(&[proposal]) = kept.as_deref() else { return false };
-        let known = usize::from(proposal) < PROPOSALS;
+        let known = usize::from(proposal) < TRIED;
         if known {
             self.products.choose(geometry.to_string(), proposal.into());
         }
@@ -80,7 +81,7 @@ impl CudaDevice {
         let bias = product.bias.map(|_| bias);
         let mut best: Option<(usize, Duration)> = None;
         let mut bits = None;
-        for (at, proposed) in PreparedProduct::all(&self.products, product, PROPOSALS)?.iter().enumerate() {
+        for (at, proposed) in PreparedProduct::all(&self.products, product)?.iter().take(TRIED).enumerate() {
             // SAFETY: the matrices have their places in the memory, which nobody else uses.
             let run = || unsafe { proposed.run(&self.stream, [a.0, b.0, c.0], bias) };
             self.fill(c, 3)?;
@@ -141,8 +142,8 @@ impl CudaDevice {
     }
 }
 
-/// The kind of the files that keep choices.
-const KIND: &str = "algorithm";
+/// The kind of the files that keep choices; they count those of `PreparedProduct::all`.
+const KIND: &str = "proposal";
 
 /// The start of a matrix on the device, its elements and their type.
 type Filled = (Address, usize, DType);

@@ -10,6 +10,7 @@ mod eager;
 mod eager_devices;
 mod eager_networks;
 mod golden_runs;
+mod gpu_splits;
 mod gradients_match;
 mod instruction_sets;
 mod layers_match;

@@ -12,9 +12,6 @@ use std::rc::Rc;
 /// fraction (1/1024) of a step.
 const WORTH_OFFLOADING: u64 = 1024;
 
-/// Plans that offload to a file, and take this fraction (1/32) longer than without a line, are searched for once more.
-const SLOW_ON_HOST: u64 = 32;
-
 /// What plans of a run may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunTechniques {
@@ -102,15 +99,11 @@ impl Chooser {
     fn search<C: Candidates>(&mut self, run: &C) -> Result<PlanSet, C::Error> {
         let mut found = self.fastest(run);
         if !is_infeasible::<C>(&found) {
-            // What is offloaded is chosen greedily: a search under a lower limit sometimes finds faster plans, and they fit here, too.
-            // On a device plans are slower, and what such a search finds differs more.
-            let on_device = run.tiers().host.is_some();
-            let limits = [self.line_bytes / 16 * 15, self.line_bytes / 8 * 7];
-            for &limit in if on_device { &limits[..] } else { &limits[..1] } {
-                let worth = self.unlimited_ns / if on_device { SLOW } else { SLOW_ON_HOST };
-                let is_slow = |plans: &PlanSet| step_ns(plans) > self.unlimited_ns + worth;
-                let offloads = |plans: &PlanSet| on_device || plans.tier_bytes.sum() > 0;
-                if found.as_ref().is_ok_and(|plans| is_slow(plans) && offloads(plans)) {
+            // What goes to host memory is chosen greedily: a search under a lower limit sometimes finds faster plans, and they fit
+            // here, too.
+            for limit in [self.line_bytes / 16 * 15, self.line_bytes / 8 * 7] {
+                let is_slow = |plans: &PlanSet| step_ns(plans) > self.unlimited_ns / SLOW * (SLOW + 1);
+                if run.tiers().host.is_some() && found.as_ref().is_ok_and(is_slow) {
                     found = better_of::<C>(found, self.under_limit(run, limit));
                 }
             }
