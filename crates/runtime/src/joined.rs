@@ -66,12 +66,12 @@ fn join_with<D: Device>(steps: &mut [LoweredStep<D::Call>], first: usize, end: u
         return;
     }
     let calls = members.iter().filter_map(|&at| match &steps[at].command {
-        Command::Kernel(call) => Some((call, [steps[at].reads.len(), steps[at].writes.len()])),
+        Command::Kernel(call) => Some((call, [steps[at].reads().len(), steps[at].writes().len()])),
         _ => None,
     });
     let Some(call) = device.join(&calls.collect::<Vec<_>>()) else { return };
-    let reads = members.iter().flat_map(|&at| steps[at].reads.iter().copied()).collect();
-    let writes = members.iter().flat_map(|&at| steps[at].writes.iter().copied()).collect();
+    let reads = members.iter().flat_map(|&at| steps[at].reads().iter().copied()).collect();
+    let writes = members.iter().flat_map(|&at| steps[at].writes().iter().copied()).collect();
     members.iter().for_each(|&at| steps[at].join = Join::Later);
     steps[first].join = Join::First(Box::new(JoinedSteps { call, reads, writes }));
 }
@@ -100,7 +100,7 @@ fn independent<C>(
     };
     let (mut read, mut written) = (Vec::new(), Vec::new());
     for (at, step) in steps.iter().enumerate() {
-        let (reads, writes) = (ranges(&step.reads), ranges(&step.writes));
+        let (reads, writes) = (ranges(step.reads()), ranges(step.writes()));
         let waits = at > 0 && !step.waits.is_empty();
         let depends = meet(&writes, &read) || meet(&writes, &written) || meet(&reads, &written);
         if waits || depends || !allowed(at, step) {

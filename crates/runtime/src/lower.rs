@@ -22,15 +22,27 @@ pub struct LoweredPlan<C> {
 /// A step, ready to run.
 pub struct LoweredStep<C> {
     pub command: Command<C>,
-    pub reads: Vec<Region>,
-    pub writes: Vec<Region>,
+    /// What it reads, then what it writes: one allocation, since plans have thousands of steps.
+    pub operands: Box<[Region]>,
+    /// How many of the operands it reads.
+    pub read_count: usize,
     pub workspace: Region,
     /// The transfers, as steps, that must have completed before this one.
-    pub waits: Vec<u32>,
+    pub waits: Box<[u32]>,
     /// Whether its node has run before in the same plan.
     pub rematerialized: bool,
     /// With which others it is one call, where steps are not looked at one by one.
     pub join: Join<C>,
+}
+
+impl<C> LoweredStep<C> {
+    pub fn reads(&self) -> &[Region] {
+        &self.operands[..self.read_count]
+    }
+
+    pub fn writes(&self) -> &[Region] {
+        &self.operands[self.read_count..]
+    }
 }
 
 /// What a step does.
@@ -85,7 +97,7 @@ pub fn lower<D: Device>(
     for (at, (step, mut waits)) in steps.iter_mut().zip(waits.steps).enumerate() {
         // A tier's queue orders its own transfers.
         waits.retain(|&transfer| tier(at).is_none() || tier(at) != tier(transfer as usize));
-        step.waits = waits;
+        step.waits = waits.into();
     }
     let mut ran = vec![false; plan.graph.nodes.len()];
     for (lowered, step) in steps.iter_mut().zip(&plan.steps) {
@@ -155,13 +167,13 @@ impl<D: Device> Lowering<'_, D> {
         writes: &[BufferId],
         workspace: Region,
     ) -> LoweredStep<D::Call> {
-        let regions = |ids: &[BufferId]| ids.iter().map(|&id| Region::of(self.plan, id)).collect();
+        let operands = reads.iter().chain(writes).map(|&id| Region::of(self.plan, id));
         LoweredStep {
             command,
-            reads: regions(reads),
-            writes: regions(writes),
+            operands: operands.collect(),
+            read_count: reads.len(),
             workspace,
-            waits: Vec::new(),
+            waits: Box::default(),
             rematerialized: false,
             join: Join::Alone,
         }

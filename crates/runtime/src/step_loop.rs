@@ -90,8 +90,8 @@ pub fn prepare<D: Device + 'static>(
         lowered.iter().flat_map(|plan| &plan.steps).map(count).max().unwrap_or(0)
     };
     let staging = vec![0; staging_bytes(&plans, options.connection.as_ref(), device.in_host_memory())];
-    let most_reads = most(|step| step.join.joined().map_or(step.reads.len(), |joined| joined.reads.len()));
-    let most_writes = most(|step| step.join.joined().map_or(step.writes.len(), |joined| joined.writes.len()));
+    let most_reads = most(|step| step.join.joined().map_or(step.reads().len(), |joined| joined.reads.len()));
+    let most_writes = most(|step| step.join.joined().map_or(step.writes().len(), |joined| joined.writes.len()));
     Ok(Box::new(StepLoop {
         plans,
         lowered,
@@ -176,9 +176,9 @@ impl<D: Device> StepLoop<D> {
         let arena = &self.arena;
         let at = |region: &Region| arena.at(region.offset + micro_batch * region.stride, region.bytes);
         self.reads.clear();
-        self.reads.extend(step.reads.iter().map(|region| at(region).cast_const()));
+        self.reads.extend(step.reads().iter().map(|region| at(region).cast_const()));
         self.writes.clear();
-        self.writes.extend(step.writes.iter().map(at));
+        self.writes.extend(step.writes().iter().map(at));
         match &step.command {
             Command::Kernel(call) => {
                 let operands = Operands {
@@ -198,21 +198,21 @@ impl<D: Device> StepLoop<D> {
             }
             Command::Copy => {
                 // SAFETY: two regions of the arena of one size.
-                let copied = unsafe { self.device.copy(self.reads[0], self.writes[0], step.reads[0].bytes) };
+                let copied = unsafe { self.device.copy(self.reads[0], self.writes[0], step.reads()[0].bytes) };
                 copied.map_err(ExecuteError::Device)
             }
             Command::Load(from) => {
                 // SAFETY: a region of the arena. The next step that touches it waits for the transfer, in this run or the
                 // next of the same plan (`ExecutionPlan::waits`); a run of another plan waits for all transfers.
                 unsafe {
-                    let (into, bytes) = (self.writes[0], step.writes[0].bytes);
+                    let (into, bytes) = (self.writes[0], step.writes()[0].bytes);
                     self.transfers.start_step(index, Direction::Load, *from, into, bytes)
                 }
             }
             Command::Store(to) => {
                 // SAFETY: as for loads, of the next step that writes to it; `write_state` waits for all transfers.
                 unsafe {
-                    let (from, bytes) = (self.reads[0].cast_mut(), step.reads[0].bytes);
+                    let (from, bytes) = (self.reads[0].cast_mut(), step.reads()[0].bytes);
                     self.transfers.start_step(index, Direction::Store, *to, from, bytes)
                 }
             }
@@ -225,8 +225,8 @@ impl<D: Device> StepLoop<D> {
                 let mut way = Way { device: self.device.as_ref(), arena, transport, staging };
                 let ran = exchange(op, transport, (micro_batch, micro_batches), |sum, passing| {
                     let operand = match passing {
-                        Passing::Hand(..) => &step.reads[0],
-                        _ => &step.writes[sum],
+                        Passing::Hand(..) => &step.reads()[0],
+                        _ => &step.writes()[sum],
                     };
                     // SAFETY: a region of the arena, which no other step uses now. `verify` has shown that sums lie in their
                     // accumulators: nothing is written there before the chain comes around, or the next run.

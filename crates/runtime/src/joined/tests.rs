@@ -55,10 +55,10 @@ fn regions(at: &[usize]) -> Vec<Region> {
 fn step(kind: &'static str, reads: &[usize], writes: &[usize]) -> LoweredStep<Call> {
     LoweredStep {
         command: Command::Kernel(Call(Some(kind), Vec::new())),
-        reads: regions(reads),
-        writes: regions(writes),
+        operands: [regions(reads), regions(writes)].concat().into(),
+        read_count: reads.len(),
         workspace: Region { offset: 0, bytes: 0, stride: 0 },
-        waits: Vec::new(),
+        waits: Box::default(),
         rematerialized: false,
         join: Join::Alone,
     }
@@ -116,7 +116,7 @@ fn steps_that_depend_on_each_other_stay_apart() {
 fn nothing_comes_forward_past_a_wait_or_another_turn() {
     let waiting = |at: usize| {
         let mut steps = vec![update("a", 0), update("a", 128), update("a", 256)];
-        steps[at].waits.push(7);
+        steps[at].waits = [7].into();
         joined(steps, 0, 1)
     };
     assert_eq!((waiting(0), waiting(1), waiting(2)), ("3==".into(), "-2=".into(), "2=-".into()));
@@ -135,10 +135,10 @@ fn a_step_with_scratch_or_that_runs_again_runs_by_itself() {
 #[test]
 fn every_micro_batch_counts() {
     let mut whole = step("a", &[0], &[1024]);
-    whole.reads[0].stride = BYTES;
+    whole.operands[0].stride = BYTES;
     let steps = |whole: LoweredStep<Call>| vec![whole, step("a", &[2048], &[3 * BYTES])];
     assert_eq!(joined(steps(whole), 9, 4), "--", "the last of four micro-batches is overwritten");
     let mut fewer = step("a", &[0], &[1024]);
-    fewer.reads[0].stride = BYTES;
+    fewer.operands[0].stride = BYTES;
     assert_eq!(joined(steps(fewer), 9, 3), "2=");
 }
