@@ -91,7 +91,8 @@ pub fn prepare<D: Device + 'static>(
     };
     let staging = vec![0; staging_bytes(&plans, options.connection.as_ref(), device.in_host_memory())];
     let most_reads = most(|step| step.join.joined().map_or(step.reads().len(), |joined| joined.reads.len()));
-    let most_writes = most(|step| step.join.joined().map_or(step.writes().len(), |joined| joined.writes.len()));
+    let most_writes =
+        most(|step| step.join.joined().map_or(step.writes().len(), |joined| joined.writes.len()));
     Ok(Box::new(StepLoop {
         plans,
         lowered,
@@ -198,7 +199,8 @@ impl<D: Device> StepLoop<D> {
             }
             Command::Copy => {
                 // SAFETY: two regions of the arena of one size.
-                let copied = unsafe { self.device.copy(self.reads[0], self.writes[0], step.reads()[0].bytes) };
+                let copied =
+                    unsafe { self.device.copy(self.reads[0], self.writes[0], step.reads()[0].bytes) };
                 copied.map_err(ExecuteError::Device)
             }
             Command::Load(from) => {

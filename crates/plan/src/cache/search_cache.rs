@@ -78,13 +78,13 @@ impl SearchCache {
         (offsets.len() == live_ranges.len()).then_some(offsets)
     }
 
-    /// The frontier of a problem, unless the problem is inconsistent.
-    pub(crate) fn frontier(&self, problem: &Problem) -> Option<Rc<RefCell<Frontier>>> {
-        let new = || Some(Rc::new(RefCell::new(Frontier::new(problem).ok()?)));
+    /// The frontier of a problem, searched quickly or not, unless the problem is inconsistent.
+    pub(crate) fn frontier(&self, problem: &Problem, quick: bool) -> Option<Rc<RefCell<Frontier>>> {
+        let new = || Some(Rc::new(RefCell::new(Frontier::searched(problem, quick).ok()?)));
         if self.capacity == 0 {
             return new();
         }
-        let key = digest(problem);
+        let key = digest((problem, quick));
         let mut frontiers = self.frontiers.borrow_mut();
         if let Some((_, frontier)) = frontiers.iter().find(|(other, _)| *other == key) {
             return Some(frontier.clone());

@@ -42,7 +42,7 @@ pub fn least_memory<C: Candidates>(run: &C) -> Result<LeastMemory, C::Error> {
     let states = lower::find_states(graphs.iter().map(|(name, graph)| (name.as_str(), graph.as_ref())))
         .map_err(|error: PlanError| C::Error::from(error))?;
     let state_bytes = if offloads { 0 } else { states.iter().map(|s| s.ty.bytes()).sum() };
-    let heap = run.heap_bytes().map_or(0, |heap| heap + sheet::graphs_heap_bytes(&graphs));
+    let heap = run.heap_bytes().map_or(0, |heap| heap + sheet::graphs_heap_bytes(&graphs, false));
     let outside = run.outside(micro_batches, &graphs);
     let outside_bytes = outside.iter().fold(heap, |sum, entry: &Entry| sum.saturating_add(entry.bytes));
     let nodes = graphs.iter().map(|(_, graph)| graph.nodes.len()).sum();

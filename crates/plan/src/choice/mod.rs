@@ -36,6 +36,8 @@ struct Techniques {
     chunk_from_bytes: usize,
     /// Where offloaded states go.
     state_rule: StateRule,
+    /// Rematerialization is searched for quickly: there are many such attempts.
+    quick: bool,
 }
 
 /// The tier of offloaded states, where there are two.

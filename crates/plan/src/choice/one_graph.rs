@@ -63,7 +63,7 @@ pub(super) fn plan_graph(
         if score(&best).fits() && best.nanoseconds <= offloaded.least_nanoseconds() {
             return best;
         }
-        better(best, rematerialized(layout, &offloaded, &all(&offloaded)).0, score)
+        better(best, rematerialized(layout, &offloaded, &all(&offloaded), techniques.quick).0, score)
     };
     if !idle.is_empty() {
         // Nothing has a lower peak than offloading everything that can be.
@@ -72,7 +72,7 @@ pub(super) fn plan_graph(
             return Ok(best);
         }
     }
-    let (found, list) = rematerialized(layout, &task_graph, &order);
+    let (found, list) = rematerialized(layout, &task_graph, &order, techniques.quick);
     best = better(best, found, score);
     if !idle.is_empty() && best.nanoseconds > fast_ns {
         // Beside the computing the links move what is most expensive to rematerialize.
@@ -97,6 +97,7 @@ fn rematerialized(
     layout: &Layout<'_>,
     task_graph: &TaskGraph<'_>,
     order: &[TaskId],
+    quick: bool,
 ) -> (ExecutionPlan, Vec<TaskId>) {
     let arena_limit = layout.arena_limit;
     let listed = |list: &[TaskId]| {
@@ -107,7 +108,7 @@ fn rematerialized(
         let (task_graph, order) = listed(list);
         layout.place_within_limit(&task_graph, &order)
     };
-    let mut search = Rematerialization::new(task_graph, order, layout.search_cache);
+    let mut search = Rematerialization::new(task_graph, order, layout.search_cache, quick);
     let Some((least, list)) = search.lowest() else { return (plan(order), order.to_vec()) };
     let score = |p: &(ExecutionPlan, Vec<TaskId>)| Score::new(p.0.peak_bytes, arena_limit, p.0.nanoseconds);
     let mut best = (plan(&list), list);

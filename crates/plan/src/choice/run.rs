@@ -312,7 +312,7 @@ impl Chooser {
         // Heap and page tables depend on the plan: they are reserved first, and counted once the plan is known.
         // Rematerialized runs and transfers add to the plan, seldom as much as an eighth.
         let mut reserved = run.heap_bytes().map_or(0, |heap| {
-            let bytes = sheet::graphs_heap_bytes(batches.graphs());
+            let bytes = sheet::graphs_heap_bytes(batches.graphs(), !plain);
             heap + bytes + if plain { 0 } else { bytes / 8 }
         });
         let (offload, time_limit_ns) = match techniques {

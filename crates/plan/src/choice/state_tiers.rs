@@ -46,6 +46,9 @@ pub(super) struct Planner<'a> {
 struct Candidate {
     plans: Vec<ExecutionPlan>,
     state_layout: StateLayout,
+    /// How many states are offloaded, of those in the order tried, and with which techniques it was found.
+    offloaded: usize,
+    techniques: Techniques,
 }
 
 impl Candidate {
@@ -82,10 +85,18 @@ impl<'a> Planner<'a> {
             offload_values_from: None,
             chunk_from_bytes: NO_CHUNKS,
             state_rule: StateRule::Fastest,
+            quick: false,
         };
         let mut best = self.plan(&[], arena_limit, resident)?;
         if budget.offload && !best.score(arena_limit).fits() {
-            best = self.with_offload(arena_limit.saturating_sub(budget.staging_bytes()), budget, best)?;
+            let (arena_limit, order) =
+                (arena_limit.saturating_sub(budget.staging_bytes()), self.offload_order());
+            best = self.with_offload(&order, arena_limit, budget, best)?;
+            if best.techniques.quick {
+                let techniques = Techniques { quick: false, ..best.techniques };
+                let thorough = self.plan(&order[..best.offloaded], arena_limit, techniques)?;
+                best = better(best, thorough, |candidate| candidate.score(arena_limit));
+            }
         }
         Ok(self.finish(best, budget))
     }
@@ -103,12 +114,13 @@ impl<'a> Planner<'a> {
             let layout = Layout { name, graph, state_layout: &state_layout, arena_limit, search_cache };
             plan_graph(&layout, self.target, &self.tiers, techniques)
         });
-        Ok(Candidate { plans: plans.collect::<Result<_, _>>()?, state_layout })
+        let plans = plans.collect::<Result<_, _>>()?;
+        Ok(Candidate { plans, state_layout, offloaded: offloaded.len(), techniques })
     }
 
     /// The set of finished plans, with their load sheet.
     fn finish(&self, candidate: Candidate, budget: &Budget) -> PlanSet {
-        let Candidate { plans, state_layout: StateLayout { states, mut tier_bytes, .. } } = candidate;
+        let Candidate { plans, state_layout: StateLayout { states, mut tier_bytes, .. }, .. } = candidate;
         // Only one plan runs at a time: all share the part of a tier above the states.
         for plan in &plans {
             for offloaded in &plan.offloaded {
@@ -124,11 +136,11 @@ impl<'a> Planner<'a> {
     /// slow; chunks updates where nothing else fits. `resident` is the plan without offload, kept if nothing has a lower peak.
     fn with_offload(
         &self,
+        order: &[usize],
         arena_limit: usize,
         budget: &Budget,
         resident: Candidate,
     ) -> Result<Candidate, PlanError> {
-        let order = self.offload_order();
         // Each further offloaded state lowers the arena, but for fragmentation: bisect for the fewest.
         let (mut fewest, mut high) = (0, order.len());
         while fewest < high {
@@ -165,6 +177,7 @@ impl<'a> Planner<'a> {
                     offload_values_from: Some(LEAST_OFFLOADED),
                     chunk_from_bytes: NO_CHUNKS,
                     state_rule,
+                    quick: true,
                 };
                 let found = self.plan(&order[..count], arena_limit, techniques)?;
                 let limit_ns = if score(&found).fits() { hopeless_ns } else { budget.time_limit_ns };
@@ -179,15 +192,21 @@ impl<'a> Planner<'a> {
         // Rematerialization makes room for states that offload alone would have to move in every step. Where it pays is not known
         // before: moments move once in a step, parameters twice.
         let fewer =
-            if budget.rematerialize && score(&best).fits() { self.eighths(&order) } else { Vec::new() };
+            if budget.rematerialize && score(&best).fits() { self.eighths(order) } else { Vec::new() };
         for count in fewer {
             let techniques = Techniques {
                 rematerialize: true,
                 offload_values_from: Some(LEAST_OFFLOADED),
                 chunk_from_bytes: NO_CHUNKS,
                 state_rule: StateRule::Fastest,
+                quick: true,
             };
-            best = better(best, self.plan(&order[..count], arena_limit, techniques)?, score);
+            let found = self.plan(&order[..count], arena_limit, techniques)?;
+            let fits = score(&found).fits();
+            best = better(best, found, score);
+            if !fits {
+                break;
+            }
         }
         if tolerable(&best) {
             return Ok(best);
@@ -199,8 +218,9 @@ impl<'a> Planner<'a> {
                 offload_values_from: Some(LEAST_OFFLOADED),
                 chunk_from_bytes,
                 state_rule: StateRule::Fastest,
+                quick: true,
             };
-            self.plan(&order, arena_limit, techniques)
+            self.plan(order, arena_limit, techniques)
         };
         best = better(best, chunked(0)?, score);
         if score(&best).fits() {
@@ -217,6 +237,7 @@ impl<'a> Planner<'a> {
             offload_values_from: Some(LEAST_OFFLOADED),
             chunk_from_bytes: NO_CHUNKS,
             state_rule: StateRule::Fastest,
+            quick: true,
         };
         let state_layout = self.state_layout(offloaded, techniques);
         let mut most = 0;
@@ -339,7 +360,13 @@ pub(crate) fn plan_offloaded(
     let planner = Planner::new(batches, target, &budget, &search_cache)?;
     let some: Vec<usize> = (0..planner.states.len()).filter(|&i| offloaded >> i & 1 == 1).collect();
     let state_rule = if offloaded & 1 == 0 { StateRule::Fastest } else { StateRule::Slowest };
-    let techniques = Techniques { rematerialize, offload_values_from: Some(1), chunk_from_bytes, state_rule };
+    let techniques = Techniques {
+        rematerialize,
+        offload_values_from: Some(1),
+        chunk_from_bytes,
+        state_rule,
+        quick: false,
+    };
     let found = planner.plan(&some, arena_limit, techniques)?;
     Ok(planner.finish(found, &budget))
 }

@@ -11,8 +11,10 @@ use super::table::Table;
 use super::{LineTooLow, Problem, ProblemError, Schedule, bound};
 use std::collections::BTreeMap;
 
-/// Steps with more calls are large: fewer lines and policies are tried.
+/// Steps with more calls are large: fewer lines and policies are tried. In a quick search, one of many of the same step, those
+/// with more calls than `LARGE_IF_QUICK` are, too.
 const LARGE: usize = 3_000;
+const LARGE_IF_QUICK: usize = 600;
 const POINTS: u128 = 10;
 const POINTS_OF_LARGE: u128 = 5;
 const POLICIES_OF_LARGE: usize = 4;
@@ -81,6 +83,7 @@ impl Found {
 #[derive(Clone, Debug)]
 pub struct Frontier {
     table: Table,
+    quick: bool,
     /// The recorded order, and the position of its peak.
     recorded: Found,
     recorded_peak_at: usize,
@@ -95,13 +98,19 @@ pub struct Frontier {
 impl Frontier {
     /// The frontier of a step, with no line solved yet.
     pub fn new(problem: &Problem) -> Result<Self, ProblemError> {
+        Self::searched(problem, false)
+    }
+
+    /// As [`Frontier::new`], searched quickly or not.
+    pub(crate) fn searched(problem: &Problem, quick: bool) -> Result<Self, ProblemError> {
         let table = Table::new(problem)?;
+        let quick = quick && table.calls > LARGE_IF_QUICK;
         let runs: Vec<u32> = (0..table.calls as u32).collect();
         let incremental = IncrementalPeak::new(&table, &runs, 0);
         let recorded_peak_at = incremental.peak_over_line().unwrap_or(0);
         let recorded = Found::new(incremental);
         let (solved, between) = (Vec::new(), BTreeMap::new());
-        Ok(Self { table, recorded, recorded_peak_at, lowest: None, solved, between })
+        Ok(Self { table, quick, recorded, recorded_peak_at, lowest: None, solved, between })
     }
 
     /// The fastest schedule found whose peak is at most a line.
@@ -185,15 +194,19 @@ impl Frontier {
 
     /// The lowest line, and those above it at even distances below the recorded peak.
     fn lines(&self, lowest: u64) -> Vec<u64> {
-        let count = if self.table.calls <= LARGE { POINTS } else { POINTS_OF_LARGE };
+        let count = if self.is_large() { POINTS_OF_LARGE } else { POINTS };
         let peak = u128::from(self.recorded.peak);
         let even = (1..count).map(|k| (peak * k / count) as u64);
         [lowest].into_iter().chain(even.filter(|&point| point > lowest)).collect()
     }
 
+    fn is_large(&self) -> bool {
+        self.quick || self.table.calls > LARGE
+    }
+
     /// The policies to try.
     fn policies(&self) -> impl Iterator<Item = EvictionPolicy> + use<> {
-        let count = if self.table.calls <= LARGE { POLICIES.len() } else { POLICIES_OF_LARGE };
+        let count = if self.is_large() { POLICIES_OF_LARGE } else { POLICIES.len() };
         POLICIES.into_iter().take(count)
     }
 

@@ -94,12 +94,18 @@ pub(crate) struct Rematerialization<'w, 'g> {
     /// The problem without those, and its solutions so far.
     translated: Option<(Translated, Rc<RefCell<Frontier>>)>,
     search_cache: &'w SearchCache,
+    quick: bool,
 }
 
 impl<'w, 'g> Rematerialization<'w, 'g> {
-    pub fn new(task_graph: &'w TaskGraph<'g>, order: &'w [TaskId], search_cache: &'w SearchCache) -> Self {
+    pub fn new(
+        task_graph: &'w TaskGraph<'g>,
+        order: &'w [TaskId],
+        search_cache: &'w SearchCache,
+        quick: bool,
+    ) -> Self {
         let once = vec![false; task_graph.tasks.len()];
-        Self { task_graph, order, once, translated: None, search_cache }
+        Self { task_graph, order, once, translated: None, search_cache, quick }
     }
 
     /// The task list with the lowest peak above the states, and that peak.
@@ -139,7 +145,7 @@ impl<'w, 'g> Rematerialization<'w, 'g> {
                 Some(translated) => translated,
                 None => {
                     let translated = Translated::new(self.task_graph, self.order, &self.once);
-                    let frontier = self.search_cache.frontier(&translated.problem)?;
+                    let frontier = self.search_cache.frontier(&translated.problem, self.quick)?;
                     (translated, frontier)
                 }
             };

@@ -34,8 +34,9 @@ pub const MODEL_FILE: &str = "model file";
 pub const SPILL_STAGING: &str = "spill staging";
 
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
-/// models (370 to 535 bytes), with what the allocator loses between them.
+/// models (370 to 535 bytes), with what the allocator loses between them; more after a search, which leaves holes.
 const HEAP_BYTES_PER_INSTRUCTION: usize = 600;
+const SEARCHED_HEAP_BYTES_PER_INSTRUCTION: usize = 650;
 
 /// Resident heap while plans are made, for each instruction of all graphs, with what the allocator cannot return: of the graphs
 /// and of plans without any technique, and of a search for rematerialized runs and offloaded values besides. Measured on
@@ -80,9 +81,9 @@ pub(crate) fn heap_cap(bytes: usize, plans: &[ExecutionPlan]) -> Entry {
     Entry::new(HEAP_CAP, bytes, format!("plans of {steps} steps, names, text"))
 }
 
-/// Heap bytes of plans in which every node of these graphs runs once.
-pub(crate) fn graphs_heap_bytes(graphs: &[(String, Arc<Graph>)]) -> usize {
-    nodes_heap_bytes(graphs.iter().flat_map(|(_, graph)| &graph.nodes))
+/// Heap bytes of plans in which every node of these graphs runs once, found by a search or without.
+pub(crate) fn graphs_heap_bytes(graphs: &[(String, Arc<Graph>)], search: bool) -> usize {
+    heap_bytes(instructions(graphs.iter().flat_map(|(_, graph)| &graph.nodes)), search)
 }
 
 /// Heap bytes of making plans of these graphs, with a search or without, of batches that may be split or not.
@@ -99,15 +100,14 @@ pub(crate) fn planning(bytes: usize) -> Entry {
 
 /// Heap bytes of plans: of their graphs, of every rematerialized run, and of transfers.
 pub(crate) fn plans_heap_bytes(plans: &PlanSet) -> usize {
-    let of = |plan: &ExecutionPlan| {
-        let rematerialized = plan.rematerialized().map(|node| plan.graph.node(node));
+    let (mut all, mut added) = (0, 0);
+    for plan in &plans.plans {
         let is_transfer = |action: &Action| matches!(action, Action::Load { .. } | Action::Store { .. });
         let transfers = plan.steps.iter().filter(|s| is_transfer(&s.action)).count();
-        nodes_heap_bytes(rematerialized)
-            + nodes_heap_bytes(plan.graph.nodes.iter())
-            + transfers * HEAP_BYTES_PER_INSTRUCTION
-    };
-    plans.plans.iter().map(of).sum()
+        all += instructions(plan.graph.nodes.iter());
+        added += instructions(plan.rematerialized().map(|node| plan.graph.node(node))) + transfers;
+    }
+    heap_bytes(all + added, added > 0)
 }
 
 /// The cap of the heap of a process that holds the plans of several devices.
@@ -127,8 +127,8 @@ pub fn process_planning(first: &PlanSet, others: &[PlanSet], before: usize) -> O
     Some(most.saturating_sub(run_bytes)).filter(|bytes| *bytes > 0).map(planning)
 }
 
-fn nodes_heap_bytes<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {
-    instructions(nodes) * HEAP_BYTES_PER_INSTRUCTION
+fn heap_bytes(instructions: usize, search: bool) -> usize {
+    instructions * if search { SEARCHED_HEAP_BYTES_PER_INSTRUCTION } else { HEAP_BYTES_PER_INSTRUCTION }
 }
 
 fn instructions<'n>(nodes: impl Iterator<Item = &'n Node>) -> usize {

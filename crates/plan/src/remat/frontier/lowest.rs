@@ -40,14 +40,15 @@ impl Frontier {
         }
         let mut best = self.recorded.clone();
         let largest_call = bound::largest_call(table);
-        let large = table.calls > LARGE;
+        let large = self.is_large();
         // Few steps have a schedule under the lowest line, and sweeps that fail take the longest: of large steps it is tried
         // last, where one just above it was found.
         let mut tried = !large;
         let mut low = if large { above(largest_call) } else { largest_call };
         let mut line = if large { middle(low, best.peak) } else { low };
-        // Minimum cuts with few runs inserted take less time than sweeps; under lower lines than this they need many.
-        let mut cuts_failed = if large { 0 } else { u64::MAX };
+        // Minimum cuts with few runs inserted take less time than sweeps of the largest steps; under lower lines than this they need
+        // many.
+        let mut cuts_failed = if table.calls > LARGE { 0 } else { u64::MAX };
         // Where no policy succeeds, those that reached the most calls are tried first from then on.
         let mut policies: Vec<(usize, EvictionPolicy)> = self.policies().map(|policy| (0, policy)).collect();
         while low < best.peak {

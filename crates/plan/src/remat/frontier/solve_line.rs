@@ -1,6 +1,6 @@
 //! The search for one line: initial run lists, and local search from the best of them.
 
-use super::{Found, Frontier, LARGE, PRUNE_WORK};
+use super::{Found, Frontier, PRUNE_WORK};
 use crate::remat::evict::evict;
 use crate::remat::incremental_peak::IncrementalPeak;
 use crate::remat::insert::{Effort, insert_runs};
@@ -13,6 +13,7 @@ use plimsoll_tensor::random::Lcg;
 const INSERT_WORK_PER_CALL: u64 = 30_000;
 const INSERT_WORK: (u64, u64) = (60_000_000, 150_000_000);
 const LOCAL_SEARCH_WORK: u64 = 100_000_000;
+const QUICK_LOCAL_SEARCH_WORK: u64 = 25_000_000;
 
 /// Initial lists that are pruned, the fastest, beside that of the line below.
 const PRUNED: usize = 3;
@@ -57,7 +58,8 @@ impl Frontier {
         let table = &self.table;
         let good_enough = start.good_enough;
         // Under the lowest line there is little to choose.
-        let work = if self.is_lowest(line) { LOCAL_SEARCH_WORK / 2 } else { LOCAL_SEARCH_WORK };
+        let work = if self.quick { QUICK_LOCAL_SEARCH_WORK } else { LOCAL_SEARCH_WORK };
+        let work = if self.is_lowest(line) { work / 2 } else { work };
         let share = work / (1 + start.lists.len() as u64);
         let mut best: Option<IncrementalPeak> = None;
         for found in &start.lists {
@@ -91,7 +93,7 @@ impl Frontier {
         let work_limit = (INSERT_WORK_PER_CALL * table.calls as u64).clamp(INSERT_WORK.0, INSERT_WORK.1);
         let mut inserted = self.insert_into_cuts(line, work_limit);
         // The lowest line is where sweeps ended: of large steps, they are not tried again there.
-        let swept = table.calls > LARGE && self.is_lowest(line);
+        let swept = self.is_large() && self.is_lowest(line);
         if !swept && !inserted.is_good_enough() {
             self.add_sweeps(line, below.as_ref(), &mut inserted.lists);
         }
@@ -137,7 +139,7 @@ impl Frontier {
         for calls in &relaxed.rematerialized {
             insert(&self.rematerialize_after_peak(calls), &mut inserted.lists);
         }
-        let large = table.calls > LARGE;
+        let large = self.is_large();
         if inserted.lists.is_empty() || !(large || inserted.is_good_enough()) {
             insert(&self.recorded.runs, &mut inserted.lists);
         }
