@@ -84,7 +84,7 @@ impl SearchCache {
         if self.capacity == 0 {
             return new();
         }
-        let key = digest((problem, quick));
+        let key = digest((problem, quick && Frontier::is_worth_hurrying(problem)));
         let mut frontiers = self.frontiers.borrow_mut();
         if let Some((_, frontier)) = frontiers.iter().find(|(other, _)| *other == key) {
             return Some(frontier.clone());

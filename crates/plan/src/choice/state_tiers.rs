@@ -133,7 +133,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Offloads as few states as make the plans fit, and values beside them; rematerializes too where that is not enough, or
-    /// slow; chunks updates where nothing else fits. `resident` is the plan without offload, kept if nothing has a lower peak.
+    /// slow; chunks updates where nothing else fits. `resident` is the plan without offload, kept if nothing has a lower peak. These
+    /// are many attempts, so all are quick: the caller searches again, thoroughly, with what is best.
     fn with_offload(
         &self,
         order: &[usize],

@@ -101,10 +101,15 @@ impl Frontier {
         Self::searched(problem, false)
     }
 
+    /// Whether a quick search of a problem is another than a thorough one.
+    pub(crate) fn is_worth_hurrying(problem: &Problem) -> bool {
+        problem.calls.len() > LARGE_IF_QUICK
+    }
+
     /// As [`Frontier::new`], searched quickly or not.
     pub(crate) fn searched(problem: &Problem, quick: bool) -> Result<Self, ProblemError> {
         let table = Table::new(problem)?;
-        let quick = quick && table.calls > LARGE_IF_QUICK;
+        let quick = quick && Self::is_worth_hurrying(problem);
         let runs: Vec<u32> = (0..table.calls as u32).collect();
         let incremental = IncrementalPeak::new(&table, &runs, 0);
         let recorded_peak_at = incremental.peak_over_line().unwrap_or(0);
