@@ -3,17 +3,19 @@
 mod advice;
 mod limits;
 
+use super::core_rates::{CoreRates, processor, rounded};
 use super::runs::Run;
 use super::text::{escaped, json_line};
 use super::{Failure, put, say};
 use clap::Args;
 use limits::Limits;
 use plimsoll::Size;
+use plimsoll::cpu::CpuTarget;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::memory;
 use plimsoll::plan::{Network, in_words};
 use plimsoll::runtime::transfer::{Rates, disk_rates};
-use plimsoll_machine::measure::{free_bytes, loopback, memory_bandwidth, product_rates};
+use plimsoll_machine::measure::{core_flops, free_bytes, loopback, memory_bandwidth, product_rates};
 use plimsoll_machine::{Compute, Cores, Linked, Machine, OneWay, Space};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
@@ -55,6 +57,8 @@ struct Findings {
     limits: Limits,
     /// Floating-point operations per second of products of f32 and bf16, on all cores.
     products: Option<[f64; 2]>,
+    /// Floating-point operations per second at the peak of one thread while one on each core computes.
+    core_flops: Option<f64>,
     /// Bytes per second of one thread, and of one on each core.
     bandwidth: [f64; 2],
     folder: PathBuf,
@@ -85,6 +89,7 @@ pub fn run(options: &DoctorOptions) -> Result<(), Failure> {
     }
     let run = options.run.as_deref().map(Run::read).transpose()?;
     let found = measure(folder);
+    keep_rates(&found);
     if printed {
         say(machine(&found)?.to_toml().trim_end());
         return Ok(());
@@ -115,6 +120,7 @@ fn measure(folder: &Path) -> Findings {
         limit_bytes: memory::group_limit(),
         limits: Limits::now(),
         products: product_rates(cores, Isa::detect()),
+        core_flops: core_flops(cores, Isa::detect()),
         bandwidth: [1, cores].map(|threads| memory_bandwidth(threads, trial)),
         folder: folder.to_path_buf(),
         free_bytes: free_bytes(folder),
@@ -127,11 +133,12 @@ fn measure(folder: &Path) -> Findings {
     }
 }
 
-/// The processor's name.
-fn processor() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?.1;
-    Some(name.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|name| !name.is_empty())
+/// Keeps what threads compute and move, for the plans of runs on all cores.
+fn keep_rates(found: &Findings) {
+    let Some(flops) = found.core_flops else { return };
+    let bytes_per_ns = (found.bandwidth[1] / found.cores as f64).max(SLOWEST) / 1e9;
+    let typical = CpuTarget::new(found.isa, found.cores);
+    CoreRates::new(&CpuTarget { flops_per_ns: flops / 1e9, bytes_per_ns, ..typical }).keep();
 }
 
 /// The instruction sets of this machine, the best last.
@@ -260,8 +267,10 @@ fn machine(found: &Findings) -> Result<Machine, Failure> {
     })?;
     let space =
         |name: &str, memory_bytes| Space { name: name.into(), memory_bytes, line: Size::Percent(90.0) };
+    let typical = Cores::new(found.isa, found.cores);
     let per_thread = rounded(found.bandwidth[1] / found.cores as f64);
-    let cores = Cores { bytes_per_second: per_thread.max(SLOWEST), ..Cores::new(found.isa, found.cores) };
+    let f32_flops = found.core_flops.map_or(typical.f32_flops, rounded);
+    let cores = Cores { f32_flops, bytes_per_second: per_thread.max(SLOWEST), ..typical };
     let free = found.free_bytes.filter(|bytes| *bytes > 0);
     let file = found.disk.as_ref().ok().zip(free).map(|(disk, free)| {
         let time = |ns: u64| rounded(ns as f64) as u64;
@@ -285,11 +294,6 @@ fn machine(found: &Findings) -> Result<Machine, Failure> {
         compute: Compute::Cpu(cores),
         network: found.network,
     })
-}
-
-/// A measured number to three digits, which is more than repeats.
-fn rounded(number: f64) -> f64 {
-    format!("{number:.2e}").parse().unwrap_or(number)
 }
 
 fn exists(file: &Path) -> Failure {

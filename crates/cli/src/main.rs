@@ -6,6 +6,7 @@ mod args;
 mod channels;
 mod compare;
 mod config;
+mod core_rates;
 mod curve;
 mod data;
 mod device_flags;

@@ -1,6 +1,7 @@
 //! From flags to a trainer and its data.
 
 use super::args::{InputOptions, MachineOptions, ModelOptions, RunOptions, SpillSpeed};
+use super::core_rates::at_rates_of_this_machine;
 use super::input::{fit, fitted, image_options, narrowed, open_options};
 use super::running::explain_split;
 use super::text::escaped;
@@ -506,7 +507,7 @@ pub fn cpu_executor(
     line_bytes: usize,
     times: Option<&Arc<StepTimes>>,
 ) -> Result<Box<dyn Executor>, Failure> {
-    let executor = cpu(threads)?;
+    let executor = at_rates_of_this_machine(cpu(threads)?, options.plan_cache.as_deref(), line_bytes);
     let executor = times.into_iter().fold(executor, |executor, times| executor.timed(times.clone()));
     let executor = if options.check_memory { executor.checked() } else { executor };
     Ok(Box::new(match spill_folder(options)? {

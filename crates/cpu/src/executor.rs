@@ -66,6 +66,11 @@ impl Cpu {
         Self { target, device: Arc::new(device), options: Options::default(), spill: None, disk: DISK }
     }
 
+    /// What its plans are for.
+    pub fn cpu_target(&self) -> &CpuTarget {
+        &self.target
+    }
+
     /// The instruction set of its kernels.
     pub fn isa(&self) -> Isa {
         self.target.isa
@@ -80,6 +85,12 @@ impl Cpu {
     /// An executor whose plans assume a disk of this speed, as [`disk_rates`](plimsoll_runtime::transfer::disk_rates) measures it.
     pub fn disk_rates(self, rates: Rates) -> Self {
         Self { disk: rates.link(), ..self }
+    }
+
+    /// An executor whose plans assume threads that compute and move so much in a nanosecond while all of them work, in place of a typical
+    /// processor's: see [`CpuTarget`].
+    pub fn core_rates(self, flops_per_ns: f64, bytes_per_ns: f64) -> Self {
+        Self { target: CpuTarget { flops_per_ns, bytes_per_ns, ..self.target }, ..self }
     }
 
     /// An executor in the checked mode: it fills dead memory with NaN and checks after every step that nothing was

@@ -1,15 +1,20 @@
 //! What this machine does, by short trials.
 
+use plimsoll_cpu::CpuTarget;
 use plimsoll_cpu::isa::{Context, Isa};
 use plimsoll_cpu::kernels::float::Float;
 use plimsoll_cpu::kernels::gemm::{Epilogue, GemmSpec, Mat, gemm, gemm_workspace};
 use plimsoll_cpu::threads::Pool;
-use plimsoll_tensor::bf16;
+use plimsoll_graph::Op;
+use plimsoll_graph::op::MatMul;
+use plimsoll_plan::{KernelQuery, Target};
+use plimsoll_tensor::{DType, TensorType, bf16};
 use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long memory is read and written.
@@ -61,23 +66,98 @@ pub fn product_rates(threads: usize, isa: Isa) -> Option<[f64; 2]> {
 }
 
 fn product_rate<T: Float>(context: Context<'_>) -> f64 {
-    let spec = GemmSpec::new(PRODUCT, PRODUCT, PRODUCT);
-    let numbers =
-        || -> Vec<T> { (0..PRODUCT * PRODUCT).map(|i| T::narrow((i % 13) as f32 / 13.0)).collect() };
-    let (a, b, mut c) = (numbers(), numbers(), vec![T::ZERO; PRODUCT * PRODUCT]);
-    let matrix = |data| Mat { data, row_stride: PRODUCT, col_stride: 1 };
-    // Kernels want whole cache lines.
-    let floats = gemm_workspace::<T, T, T>(context.isa(), context.threads(), &spec) / size_of::<f32>();
-    let mut space = vec![0.0_f32; floats + 16];
-    let from = space.as_ptr().align_offset(64);
+    let mut product = Product::<T>::new(context, PRODUCT);
     let (mut best, start) = (f64::INFINITY, Instant::now());
     while best.is_infinite() || start.elapsed() < TRIAL {
         let run = Instant::now();
-        gemm(context, &spec, matrix(&a), matrix(&b), &mut c, Epilogue::NONE, &mut space[from..]);
-        black_box(&mut c);
+        product.run();
         best = best.min(run.elapsed().as_secs_f64());
     }
     2.0 * (PRODUCT * PRODUCT * PRODUCT) as f64 / best
+}
+
+/// A product of square matrices, which can be taken again and again.
+struct Product<'a, T> {
+    context: Context<'a>,
+    side: usize,
+    spec: GemmSpec,
+    operands: [Vec<T>; 2],
+    result: Vec<T>,
+    space: Vec<f32>,
+}
+
+impl<'a, T: Float> Product<'a, T> {
+    fn new(context: Context<'a>, side: usize) -> Self {
+        let spec = GemmSpec::new(side, side, side);
+        let numbers = || (0..side * side).map(|i| T::narrow((i % 13) as f32 / 13.0)).collect();
+        let floats = gemm_workspace::<T, T, T>(context.isa(), context.threads(), &spec) / size_of::<f32>();
+        // Kernels want whole cache lines.
+        let space = vec![0.0_f32; floats + 16];
+        let result = vec![T::ZERO; side * side];
+        Self { context, side, spec, operands: [numbers(), numbers()], result, space }
+    }
+
+    fn run(&mut self) {
+        let [a, b] = self.operands.each_ref().map(|data| Mat { data, row_stride: self.side, col_stride: 1 });
+        let from = self.space.as_ptr().align_offset(64);
+        gemm(self.context, &self.spec, a, b, &mut self.result, Epilogue::NONE, &mut self.space[from..]);
+        black_box(&mut self.result);
+    }
+}
+
+/// Rows, columns and length of the products that each thread takes by itself.
+const OWN_PRODUCT: usize = 192;
+/// How long and how often they are counted.
+const WINDOW: Duration = Duration::from_millis(5);
+const WINDOWS: usize = 10;
+/// Bytes that [`core_flops`] takes for each thread, at most.
+pub const CORE_TRIAL_BYTES: usize = 1 << 20;
+
+/// Floating-point operations per second at the peak of one of so many threads, as [`CpuTarget`] has it, while all of them multiply small
+/// matrices of f32: the best of a few counts, so that others' work for a part of the time does not lower it. `None` if the threads do not
+/// start. It takes about 60 milliseconds, and [`CORE_TRIAL_BYTES`] for each thread.
+pub fn core_flops(threads: usize, isa: Isa) -> Option<f64> {
+    let threads = threads.max(1);
+    let products = AtomicUsize::new(0);
+    let done = AtomicBool::new(false);
+    let counts = std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let started = std::thread::Builder::new().spawn_scoped(scope, || {
+                let pool = Pool::new(1).ok()?;
+                let mut product = Product::<f32>::new(Context::new(&pool, isa).ok()?, OWN_PRODUCT);
+                while !done.load(Ordering::Relaxed) {
+                    product.run();
+                    products.fetch_add(1, Ordering::Relaxed);
+                }
+                Some(())
+            });
+            if started.is_err() {
+                done.store(true, Ordering::Relaxed);
+                return None;
+            }
+        }
+        let mut best = 0.0_f64;
+        // The first window warms up.
+        for _ in 0..=WINDOWS {
+            let (start, before) = (Instant::now(), products.load(Ordering::Relaxed));
+            std::thread::sleep(WINDOW);
+            let counted = products.load(Ordering::Relaxed) - before;
+            best = best.max(counted as f64 / start.elapsed().as_secs_f64());
+        }
+        done.store(true, Ordering::Relaxed);
+        Some(best)
+    });
+    let taken_ns = 1e9 * threads as f64 / counts.filter(|best| *best > 0.0)?;
+    let typical = CpuTarget::new(isa, 1);
+    Some(typical.flops_per_ns * own_product_ns(&typical)? / taken_ns * 1e9)
+}
+
+/// The nanoseconds that a target predicts for [`OWN_PRODUCT`].
+fn own_product_ns(target: &CpuTarget) -> Option<f64> {
+    let (op, square) = (Op::MatMul(MatMul::default()), TensorType::new(DType::F32, [OWN_PRODUCT; 2]));
+    let (inputs, outputs) = (vec![&square; 2], vec![&square]);
+    let query = KernelQuery { op: &op, inputs, outputs, accumulate: false, fold_rows: 0, mixed: false };
+    target.kernel(&query).ok().map(|kernel| kernel.nanoseconds as f64)
 }
 
 /// Bytes of a long message, how often it is sent, and how often a short one.
@@ -155,6 +235,14 @@ mod tests {
     fn products_have_a_speed() {
         let rates = product_rates(2, Isa::detect()).unwrap();
         assert!(rates.iter().all(|rate| *rate > 1e8 && rate.is_finite()), "{rates:?}");
+    }
+
+    #[test]
+    fn a_thread_has_a_speed_near_its_share_of_all() {
+        let isa = Isa::detect();
+        let typical = CpuTarget::new(isa, 1).flops_per_ns * 1e9;
+        let found = core_flops(2, isa).unwrap();
+        assert!((typical / 50.0..typical * 5.0).contains(&found), "{found} where {typical} is typical");
     }
 
     #[test]
