@@ -98,6 +98,31 @@ pub(crate) fn fewest_to_fit(
             .for_each(|l| *l = l.saturating_sub(interval.bytes));
         chosen.push(interval);
     }
+    without_superfluous(chosen, live, limit)
+}
+
+/// The chosen intervals but for those that later ones made superfluous, given the live bytes that they leave: the bytes of these fit under
+/// the limit again. What moves most bytes is dropped first.
+fn without_superfluous(
+    mut chosen: Vec<IdleInterval>,
+    mut live: Vec<usize>,
+    limit: usize,
+) -> Vec<IdleInterval> {
+    let moved =
+        |interval: &IdleInterval| if interval.load.is_some() { interval.bytes } else { 2 * interval.bytes };
+    let mut by_cost: Vec<usize> = (0..chosen.len()).collect();
+    by_cost.sort_by_key(|&i| std::cmp::Reverse(moved(&chosen[i])));
+    let mut superfluous = vec![false; chosen.len()];
+    for i in by_cost {
+        let IdleInterval { before, after, bytes, .. } = chosen[i];
+        let idle = &mut live[before + 1..after];
+        if idle.iter().all(|l| l.saturating_add(bytes) <= limit) {
+            idle.iter_mut().for_each(|l| *l += bytes);
+            superfluous[i] = true;
+        }
+    }
+    let mut superfluous = superfluous.iter();
+    chosen.retain(|_| superfluous.next() == Some(&false));
     chosen
 }
 
@@ -198,4 +223,27 @@ pub(crate) fn live_profile(task_graph: &TaskGraph<'_>, order: &[TaskId]) -> Vec<
         live.push(liveness.run(task) - resident);
     }
     live
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(tensor: usize, before: usize, after: usize, bytes: usize) -> IdleInterval {
+        IdleInterval { tensor, before, after, bytes, load: None }
+    }
+
+    #[test]
+    fn what_later_intervals_made_superfluous_is_dropped() {
+        // The first covers the most, and the two others cover what it does.
+        let chosen = vec![interval(0, 0, 7, 10), interval(1, 0, 4, 10), interval(2, 3, 7, 10)];
+        let tensors = |chosen: Vec<IdleInterval>| chosen.iter().map(|i| i.tensor).collect::<Vec<_>>();
+        assert_eq!(tensors(without_superfluous(chosen.clone(), vec![80; 8], 90)), [1, 2]);
+        assert_eq!(tensors(without_superfluous(chosen.clone(), vec![80; 8], 89)), [0, 1, 2]);
+        assert_eq!(tensors(without_superfluous(chosen.clone(), vec![80; 8], 100)), [] as [usize; 0]);
+        // A state that is loaded twice is not stored, so it moves less.
+        let loaded = IdleInterval { load: Some(0), ..chosen[0] };
+        let chosen = vec![loaded, chosen[1], chosen[2]];
+        assert_eq!(tensors(without_superfluous(chosen, vec![80; 8], 90)), [0]);
+    }
 }
