@@ -16,11 +16,18 @@ const THREADS: u32 = 256;
 /// The functions that the lines of a region call.
 pub(super) const FUNCTIONS: &str = include_str!("elementwise.cu");
 
-/// What stands before and after a kernel's parameters, and what says which of its blocks runs.
-pub(super) const HEAD: &str = "extern \"C\" __global__ void __launch_bounds__(256) kernel(";
-const _: () = assert!(THREADS == 256, "as in HEAD");
+/// What stands before and after a kernel's parameters, and what says which of its blocks runs. The compiler is told the threads of a block
+/// by the first, which is for all kernels but those whose inputs take more than [`MOST_WORDS`].
+pub(super) const HEADS: [&str; 2] =
+    ["extern \"C\" __global__ void __launch_bounds__(256) kernel(", "extern \"C\" __global__ void kernel("];
+const _: () = assert!(THREADS == 256, "as in HEADS");
 pub(super) const BODY: &str = ") {";
 pub(super) const BLOCK: &str = "blockIdx.x";
+
+/// Registers of a thread that inputs take at most where the compiler knows the threads of a block: those of a multiprocessor's 65,536 with
+/// eight blocks on it. It aims for that many, and for compute capability 8.0 put on a stack what did not fit: 4 bytes of a thread that
+/// holds 40 registers of inputs.
+const MOST_WORDS: usize = 32;
 
 pub(super) fn single(op: Elementwise, query: &KernelQuery<'_>) -> Option<Call> {
     let operands = (0..query.inputs.len()).map(op::Operand::Input).collect();
@@ -85,7 +92,8 @@ impl Source<'_> {
 
     fn write_kernel(&self, text: &mut String) -> std::fmt::Result {
         let parameters = self.parameters().join(", ");
-        writeln!(text, "{HEAD}{parameters}{BODY}")?;
+        let head = HEADS[usize::from(self.words() > MOST_WORDS)];
+        writeln!(text, "{head}{parameters}{BODY}")?;
         writeln!(text, "    const index start = ((index){BLOCK} * {THREADS} + threadIdx.x) * V;")?;
         writeln!(text, "    if (start >= (index)n) return;")?;
         if !self.whole() {
@@ -121,6 +129,13 @@ impl Source<'_> {
     /// Whether all vectors are whole and aligned: the innermost axis is a multiple of them, and operands start at multiples of more.
     fn whole(&self) -> bool {
         self.axes.extents.len() > 1
+    }
+
+    /// Registers that a thread's elements of the inputs take.
+    fn words(&self) -> usize {
+        let elements = |input| if self.varies(input) { self.width } else { 1 };
+        let inputs = self.inputs.iter().enumerate();
+        inputs.map(|(i, x)| (elements(i) * x.dtype.bytes()).div_ceil(4)).sum()
     }
 
     /// Whether an input varies along the innermost axis.

@@ -2,7 +2,7 @@
 //!
 //! The table is the kernel's parameter, so it takes no memory and is there when the kernel starts.
 
-use super::elementwise::{BLOCK, BODY, FUNCTIONS, HEAD};
+use super::elementwise::{BLOCK, BODY, FUNCTIONS, HEADS};
 use super::{Call, Kernel, Launch, Operand, Parameter, Pointer};
 
 /// Bytes of a parameter.
@@ -71,7 +71,7 @@ fn moved(parameter: Parameter, [reads, writes]: [usize; 2]) -> Parameter {
 
 /// The source for a table of so many rows, from that for one call.
 fn table_source(source: &str, rows: usize) -> Option<String> {
-    let (before, rest) = source.split_once(HEAD)?;
+    let (head, (before, rest)) = HEADS.iter().find_map(|head| Some((head, source.split_once(head)?)))?;
     let (parameters, body) = rest.split_once(BODY)?;
     let parameters: Vec<&str> = parameters.split(", ").collect();
     let fields: String = parameters.iter().map(|field| format!("    {field};\n")).collect();
@@ -86,7 +86,7 @@ fn table_source(source: &str, rows: usize) -> Option<String> {
 struct Table {{
     Row rows[{rows}];
 }};
-{HEAD}const __grid_constant__ Table table, i64 rows{BODY}
+{head}const __grid_constant__ Table table, i64 rows{BODY}
     u32 at = 0, end = (u32)rows;
     while (end - at > 1) {{
         const u32 middle = (at + end) / 2;
