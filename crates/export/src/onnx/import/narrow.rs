@@ -9,6 +9,9 @@ use plimsoll_graph::{GraphError, ValueId};
 use plimsoll_tensor::Shape;
 use std::collections::{BTreeMap, HashMap};
 
+#[cfg(test)]
+mod tests;
+
 /// The shapes of a model with fewer channels.
 pub(super) struct Narrowed {
     /// Of states, by the tensor that they hold.
