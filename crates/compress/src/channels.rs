@@ -2,10 +2,12 @@
 
 mod sets;
 
-use plimsoll_graph::{Graph, GraphError};
+pub use sets::{ChannelSets, KeptChannels};
+
+use plimsoll_graph::{Graph, GraphError, Node, Op};
 use plimsoll_nn::{Model, Narrow, step};
 use plimsoll_tensor::{DType, Shape, Tensor, TensorType};
-use sets::ChannelSets;
+use sets::{StateAxis, width_name};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -16,8 +18,27 @@ pub enum ChannelError {
     #[error("the share of channels to remove is above 0 and below 1, not {0}: 0.5 removes half of them")]
     Share(f64),
     /// The model has none.
-    #[error("`{0}` has no convolution whose channels nothing else fixes: there is nothing to remove")]
-    None(String),
+    #[error(
+        "`{model}` has no convolution whose channels nothing else fixes: there is nothing to remove{reason}"
+    )]
+    None {
+        /// The model.
+        model: String,
+        /// What fixes those of the first one, in brackets; empty where there is none.
+        reason: String,
+    },
+    /// A layer of which no channel would be left.
+    #[error("a share of {share} leaves none of the {channels} channels of `{layer}`: remove at most {most}")]
+    All {
+        /// The share.
+        share: f64,
+        /// The layer.
+        layer: String,
+        /// Its channels.
+        channels: usize,
+        /// The largest share, to two places, that leaves one.
+        most: f64,
+    },
     /// The model is not built from the numbers of channels that its layers have.
     #[error("`{model}` cannot be built with fewer channels: {reason}")]
     Fixed {
@@ -46,7 +67,7 @@ impl Channels {
     ///
     /// Channels that other layers share go together: those of batch norm, of a depthwise convolution, of both branches of a residual
     /// block, and the rows of the layer that reads them. Channels that something else fixes stay, like those of the model's outputs,
-    /// of concatenations and of reshapes. A set of channels keeps at least one.
+    /// of concatenations and of reshapes that mix them. A share that would leave none of several is an error.
     pub fn smallest<E: From<ChannelError>>(
         model: &dyn Model,
         share: f64,
@@ -68,26 +89,39 @@ impl Channels {
             let scale = if mean > 0.0 { mean.recip() } else { 0.0 };
             scores.iter_mut().zip(&magnitudes).for_each(|(score, magnitude)| *score += magnitude * scale);
         }
+        for &(state, set) in &producers {
+            let channels = sets.extent(set);
+            if channels > 1 && left(channels, share) == 0 {
+                let layer = width_name(&graph.states[state].name).to_string();
+                let most = (100.0 - 50.0 / channels as f64).floor() / 100.0;
+                return Err(ChannelError::All { share, layer, channels, most }.into());
+            }
+        }
         let kept: BTreeMap<usize, Vec<usize>> =
             scores.into_iter().map(|(set, scores)| (set, largest(&scores, share))).collect();
         let mut before = 0;
         for (state, set) in producers {
-            let name = &graph.states[state].name;
-            let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
+            let layer = width_name(&graph.states[state].name);
             before += graph.ty(graph.states[state].input).shape.last().copied().unwrap_or(0);
             widths.insert(layer.to_string(), kept[&set].len());
         }
         if widths.is_empty() {
-            return Err(ChannelError::None(model.name().to_string()).into());
+            let reason = sets.first_fixed().map_or(String::new(), |reason| format!(" ({reason})"));
+            return Err(ChannelError::None { model: model.name().to_string(), reason }.into());
         }
         let mut cuts: BTreeMap<String, Vec<(usize, Vec<usize>)>> = BTreeMap::new();
-        for (state, axis, set) in sets.state_axes() {
+        for StateAxis { state, axis, set, inner } in sets.state_axes() {
             let Some(kept) = kept.get(&set) else { continue };
             let (name, length) = (&graph.states[state].name, graph.ty(graph.states[state].input).shape[axis]);
-            // Rows that read a flattened image are the channels of each of its pixels.
+            // Rows that read a flattened image are the channels of each of its pixels, or the pixels of each channel.
             let extent = sets.extent(set);
-            let rows = (0..length / extent)
-                .flat_map(|pixel| kept.iter().map(move |channel| pixel * extent + channel));
+            let rows = (0..length / (extent * inner)).flat_map(|pixel| {
+                let of_channel = move |channel: &usize| {
+                    let first = (pixel * extent + channel) * inner;
+                    first..first + inner
+                };
+                kept.iter().flat_map(of_channel)
+            });
             cuts.entry(name.clone()).or_default().push((axis, rows.collect()));
         }
         let channels = Self { widths, cuts, before };
@@ -147,7 +181,11 @@ impl Channels {
                 return Err(fixed(format!("`{}` {has}, not {wanted}", state.name)));
             }
         }
-        let ops = |graph: &Graph| graph.nodes.iter().map(|node| node.op.name()).collect::<Vec<_>>();
+        // With a single channel some elements need not be moved.
+        let computes = |node: &&Node| !matches!(node.op, Op::Movement(_));
+        let ops = |graph: &Graph| {
+            graph.nodes.iter().filter(computes).map(|node| node.op.name()).collect::<Vec<_>>()
+        };
         match small.states.len() == graph.states.len() && ops(&small) == ops(graph) {
             true => Ok(()),
             false => Err(fixed("with them its layers are connected in another way".into())),
@@ -165,9 +203,14 @@ fn magnitudes(kernel: &Tensor) -> Vec<f64> {
     sums
 }
 
+/// How many of these channels a share leaves.
+fn left(channels: usize, share: f64) -> usize {
+    (channels as f64 * (1.0 - share)).round() as usize
+}
+
 /// The numbers of the channels that are left, in order; of equal scores the first.
 fn largest(scores: &[f64], share: f64) -> Vec<usize> {
-    let count = ((scores.len() as f64 * (1.0 - share)).round() as usize).clamp(1, scores.len());
+    let count = left(scores.len(), share).clamp(1, scores.len());
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
     let mut kept = order[..count].to_vec();
@@ -272,13 +315,12 @@ mod tests {
         let only = Sequential::classifier([4, 4, 1], 5)
             .layer("conv", Conv2d::new(5, 3))
             .layer("mean", GlobalAveragePool);
-        assert!(matches!(half(&only), Err(ChannelError::None(_))));
+        assert!(matches!(half(&only), Err(ChannelError::None { .. })));
         let dense =
             Sequential::classifier([4], 5).layer("hidden", Dense::new(8)).layer("head", Dense::new(5));
-        assert!(matches!(half(&dense), Err(ChannelError::None(_))));
+        assert!(matches!(half(&dense), Err(ChannelError::None { .. })));
         for share in [0.0, 1.0, -0.5, f64::NAN] {
-            let found =
-                Channels::smallest(&zoo::resnet20(), share, |_| Err(ChannelError::None(String::new())));
+            let found = Channels::smallest(&zoo::resnet20(), share, |_| panic!("nothing is read"));
             assert!(matches!(found, Err(ChannelError::Share(_))), "{share}");
         }
     }

@@ -22,7 +22,7 @@ mod int8;
 mod pruning;
 mod sparsity;
 
-pub use channels::{ChannelError, Channels};
+pub use channels::{ChannelError, ChannelSets, Channels, KeptChannels};
 pub use int8::{CODES, Int8Grids, KeptLayers, LayerNoise, QuantizeAware, calibration, places};
 pub use pruning::{Pruned, Pruning};
 pub use sparsity::{Sparsity, SparsityError};

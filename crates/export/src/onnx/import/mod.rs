@@ -6,6 +6,7 @@
 
 mod elementwise;
 mod fold;
+mod narrow;
 mod node;
 mod reduce;
 mod shape;
@@ -18,6 +19,7 @@ use super::read::OnnxFile;
 use super::write::TARGET;
 use crate::ExportError;
 use fold::Ints;
+use narrow::Narrowed;
 use plimsoll_graph::{Builder, GraphError, Role, ValueId};
 use plimsoll_nn::{Field, Head, InitialValues, Mode, Model, Net};
 use plimsoll_tensor::{DType, Shape, TensorType};
@@ -66,6 +68,13 @@ enum Known {
     Ints(Ints),
 }
 
+/// A file's nodes in a net.
+struct Walked<'m> {
+    outputs: Vec<ValueId>,
+    known: HashMap<&'m str, Known>,
+    sources: BTreeMap<String, Source>,
+}
+
 /// Adds a file's nodes to a net.
 struct Importer<'m, 'n> {
     model: &'m OnnxModel,
@@ -75,6 +84,8 @@ struct Importer<'m, 'n> {
     states: BTreeMap<String, (Vec<usize>, Vec<usize>, ValueId)>,
     sources: BTreeMap<String, Source>,
     node: &'m super::proto::NodeProto,
+    /// The shapes of a model with fewer channels than the file's.
+    narrowed: Option<Narrowed>,
     /// Constants of nodes, by the name of their output.
     constants: HashMap<String, super::read::StoredTensor>,
 }
@@ -135,6 +146,12 @@ impl OnnxModel {
 
     /// Builds the model for so many examples; the shape of its first output, and where its weights are.
     fn trial(&self, examples: usize) -> Result<(Shape, BTreeMap<String, Source>), ExportError> {
+        let (net, walked) = self.whole(examples)?;
+        Ok((net.shape(walked.outputs[0]).clone(), walked.sources))
+    }
+
+    /// The model with all channels of the file, for so many examples.
+    fn whole(&self, examples: usize) -> Result<(Net, Walked<'_>), GraphError> {
         let mut net = Net::new(Builder::new(examples, 1), Mode::Infer, DType::F32);
         let inputs: Vec<ValueId> = self
             .inputs
@@ -144,15 +161,25 @@ impl OnnxModel {
                 net.batch_input(&input.name, TensorType::new(input.field.ty.dtype, shape))
             })
             .collect();
-        let (outputs, sources) = self.build(&mut net, &inputs)?;
-        Ok((net.shape(outputs[0]).clone(), sources))
+        let walked = self.walk(&mut net, &inputs, None)?;
+        Ok((net, walked))
     }
 
-    fn build(
+    /// Adds the file's nodes to a net, with the channels that the net says.
+    fn build(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
+        let narrowed = match net.widths.is_empty() {
+            true => None,
+            false => Some(self.narrowed(net.graph().examples, &net.widths)?),
+        };
+        self.walk(net, inputs, narrowed).map(|walked| walked.outputs)
+    }
+
+    fn walk(
         &self,
         net: &mut Net,
         inputs: &[ValueId],
-    ) -> Result<(Vec<ValueId>, BTreeMap<String, Source>), GraphError> {
+        narrowed: Option<Narrowed>,
+    ) -> Result<Walked<'_>, GraphError> {
         let Some(first) = self.file.nodes.first() else {
             return Err(GraphError::Choice(format!("{}: the model has no nodes", self.file.path.display())));
         };
@@ -163,6 +190,7 @@ impl OnnxModel {
             states: BTreeMap::new(),
             sources: BTreeMap::new(),
             node: first,
+            narrowed,
             constants: HashMap::new(),
         };
         for (input, &value) in self.inputs.iter().zip(inputs) {
@@ -196,7 +224,7 @@ impl OnnxModel {
         if outputs.is_empty() {
             return Err(GraphError::Choice(format!("{}: the model has no output", self.file.path.display())));
         }
-        Ok((outputs, importer.sources))
+        Ok(Walked { outputs, known: importer.known, sources: importer.sources })
     }
 
     /// The error, with a word on the batch that the file is for.
@@ -365,7 +393,7 @@ impl Model for OnnxModel {
     }
 
     fn forward(&self, net: &mut Net, inputs: &[ValueId]) -> Result<Head, GraphError> {
-        self.build(net, inputs).map(|(outputs, _)| Head::Outputs(outputs))
+        self.build(net, inputs).map(Head::Outputs)
     }
 
     fn initial_values(&self) -> Option<&dyn InitialValues> {

@@ -79,6 +79,7 @@ impl Importer<'_, '_> {
             let reshaped = ints.reshaped(dims);
             return self.keep_ints(reshaped);
         }
+        let narrowed = self.narrowed_output();
         let known = self.needed(0)?;
         // Without height and width, an image's elements lie in the same order.
         let (x, shape) = match known {
@@ -92,6 +93,10 @@ impl Importer<'_, '_> {
                 (value, self.net.shape(value).to_vec())
             }
         };
+        if let Some(to) = narrowed {
+            let y = self.net.reshape(x, to)?;
+            return self.done(y);
+        }
         let zeros = self.int("allowzero", 0) != 0;
         let elements = Shape::from(shape.clone()).elements();
         let mut to = Vec::new();
@@ -180,6 +185,7 @@ impl Importer<'_, '_> {
             Known::Plain(value) => self.net.shape(*value).to_vec(),
         };
         let given = given.unwrap_or_else(|| {
+            let dims = self.whole_input().unwrap_or_else(|| dims.clone());
             (0..dims.len()).filter(|&axis| dims[axis] == 1).map(|axis| axis as i64).collect()
         });
         let rank = dims.len() + if adds { given.len() } else { 0 };
@@ -340,6 +346,10 @@ impl Importer<'_, '_> {
             return self.keep_ints(expanded);
         }
         let x = self.plain(0)?;
+        if let Some(to) = self.narrowed_output() {
+            let y = self.net.broadcast_to(x, to)?;
+            return self.done(y);
+        }
         let to = wanted.iter().map(|&n| self.extent(n)).collect::<Result<Vec<_>, _>>()?;
         let own = self.net.shape(x).clone();
         let both = own.broadcast(&Shape::from(to.clone())).or_else(|| {
@@ -403,11 +413,12 @@ impl Importer<'_, '_> {
     }
 
     pub(super) fn shape_of(&mut self) -> Result<(), GraphError> {
-        let shape = match self.needed(0)? {
-            Known::Plain(value) => self.net.shape(value).to_vec(),
-            Known::Image(value) => self.file_shape(value, true),
-            Known::Tensor(name) => self.stored(&name)?.dims,
-            Known::Ints(ints) => ints.dims,
+        let shape = match (self.needed(0)?, self.whole_input()) {
+            (Known::Tensor(name), _) => self.stored(&name)?.dims,
+            (Known::Ints(ints), _) => ints.dims,
+            (_, Some(whole)) => whole,
+            (Known::Plain(value), None) => self.net.shape(value).to_vec(),
+            (Known::Image(value), None) => self.file_shape(value, true),
         };
         let rank = shape.len() as i64;
         let (start, end) = bounds(self.int("start", 0), self.int("end", rank), 1, rank);

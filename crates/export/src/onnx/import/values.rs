@@ -3,7 +3,7 @@
 use super::fold::Ints;
 use super::{Importer, Known};
 use plimsoll_graph::{GraphError, Role, ValueId};
-use plimsoll_tensor::TensorType;
+use plimsoll_tensor::{Shape, TensorType};
 
 /// Axis i of an image in the file is this axis here, and the other way around.
 pub(super) const FROM_FILE: [usize; 4] = [0, 3, 1, 2];
@@ -186,6 +186,10 @@ impl<'m> Importer<'m, '_> {
             if known_order == order && known_shape == shape {
                 return Ok(value);
             }
+            if self.narrowed.is_some() && self.net.shape(value) != &Shape::from(known_shape) {
+                let reason = format!("`{name}` is read in several ways, so its channels cannot be removed");
+                return Err(self.wrong(reason));
+            }
             let dims = self.stored(name)?.dims;
             let ordered: Vec<usize> = match known_order.is_empty() {
                 true => dims.clone(),
@@ -206,7 +210,8 @@ impl<'m> Importer<'m, '_> {
         if !tensor.is_float() {
             return Err(self.wrong(format!("`{name}` must hold f32")));
         }
-        let ty = TensorType::new(self.net.dtype, shape.clone());
+        let own = self.narrowed_state(name).unwrap_or_else(|| shape.clone().into());
+        let ty = TensorType::new(self.net.dtype, own);
         let init = plimsoll_graph::Init::Zeros;
         let value = self.net.named_state(name.to_string(), ty, role, init);
         self.states.insert(name.to_string(), (order.to_vec(), shape, value));

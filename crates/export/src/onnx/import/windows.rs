@@ -99,9 +99,13 @@ impl Importer<'_, '_> {
 
     pub(super) fn conv(&mut self) -> Result<(), GraphError> {
         let x = self.image(0)?;
-        let (kernel, [_, _, h, w]) = self.kernel()?;
+        let (kernel, [_, i, h, w]) = self.kernel()?;
         let geometry = self.geometry([h, w], self.image_extents(x)?)?;
-        let groups = usize::try_from(self.int("group", 1)).unwrap_or(0);
+        let groups = match usize::try_from(self.int("group", 1)).unwrap_or(0) {
+            // A group for each channel that is left.
+            2.. if i == 1 && self.narrowed.is_some() => self.net.shape(x)[3],
+            groups => groups,
+        };
         let y = self.net.conv2d(x, kernel, geometry, groups)?;
         let y = self.with_bias(y, 2)?;
         self.done_image(y)
