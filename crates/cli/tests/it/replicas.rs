@@ -100,9 +100,9 @@ fn the_load_sheet_shows_every_device_and_its_line() {
 #[test]
 fn a_refusal_adds_up_to_the_bytes_that_it_names_and_is_json_where_that_is_asked_for() {
     let all: [&[&str]; 4] = [
-        &["--replicas=2", "--memory=20MiB"],
-        &["--replicas=2", "--memory=20MiB", "--device-memory=cpu:0=64MiB"],
-        &["--place=dense1=cpu:0,*=cpu:1", "--memory=10MiB"],
+        &["--replicas=2", "--memory=8MiB"],
+        &["--replicas=2", "--memory=8MiB", "--device-memory=cpu:0=64MiB"],
+        &["--place=dense1=cpu:0,*=cpu:1", "--memory=8MiB"],
         &["--ranks=3", "--memory=8MiB,64MiB,64MiB"],
     ];
     for flags in all {
