@@ -43,6 +43,9 @@ def slices_and_counters(data):
         if event.type == COUNTER:
             counters[tracks[event.track_uuid].name].append(event.counter_value)
         else:
+            assert len(event.extra_counter_values) == len(event.extra_counter_track_uuids)
+            for track, value in zip(event.extra_counter_track_uuids, event.extra_counter_values):
+                counters[tracks[track].name].append(value)
             events[event.track_uuid].append((packet.timestamp, event))
     slices = []
     for track, found in events.items():
@@ -91,6 +94,10 @@ def main():
                 query = "select count(*) as n from slice where category = 'kernel'"
                 found = next(iter(processor.query(query))).n
                 assert found == len(kernels), (found, len(kernels))
+                query = """select max(value) as most, count(*) as n from counter join thread_counter_track on
+                           counter.track_id = thread_counter_track.id where name = 'arena in use'"""
+                found = next(iter(processor.query(query)))
+                assert found.most == max(counters["arena in use"]), (found.most, max(counters["arena in use"]))
                 print("the trace processor finds the same")
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"the trace processor cannot be had here ({error}); the descriptors read every packet")

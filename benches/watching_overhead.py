@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What it costs to watch a run: its events, the live page with somebody looking at it, the terminal, TensorBoard, a trace of every step.
+"""What it costs to watch a run: its events, the live page with somebody looking at it, the terminal, TensorBoard, a trace of every step,
+and everything together.
 
     python3 benches/watching_overhead.py target/release/plimsoll [--model lenet] [--steps 2000] [--rounds 7] [--only log,live]
 
@@ -58,6 +59,12 @@ def ways(folder, steps):
         "trace": ["--trace", folder / "trace", "--trace-steps", str(steps)],
         "tui": ["--tui"],
     }
+
+
+def everything(folder, steps):
+    """Flags by name, and all of them together."""
+    each = ways(folder, steps)
+    return {**each, "everything": [word for flags in each.values() for word in flags]}
 
 
 class Run:
@@ -128,7 +135,7 @@ def main():
             "--threads", str(options.threads), "--validation-split", "0", "--validate-every", str(options.steps), "--json",
             *shlex.split(options.flags)]
     with tempfile.TemporaryDirectory() as scratch:
-        names = list(ways(Path(scratch), options.steps))
+        names = list(everything(Path(scratch), options.steps))
         if options.only:
             names = [name for name in names if name in options.only.split(",")]
         alone, ratios = [], {name: [] for name in names}
@@ -136,7 +143,7 @@ def main():
             for name in random.sample(names, len(names)):
                 folder = Path(scratch) / f"{number}-{name}"
                 folder.mkdir()
-                flags = [str(word) for word in ways(folder, options.steps)[name]]
+                flags = [str(word) for word in everything(folder, options.steps)[name]]
                 seconds = pair(base, [*base, *flags])
                 alone.append(seconds[0])
                 ratios[name].append(seconds[1] / seconds[0] - 1)

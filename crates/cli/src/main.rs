@@ -333,7 +333,9 @@ pub fn aside(text: &str) {
 pub fn answer(error: TrainError, json: bool) -> Failure {
     if let (true, TrainError::Plan(PlanError::Infeasible(short))) = (json, &error) {
         let object = serde_json::json!({
+            "feasible": false,
             "error": "the line is too low",
+            "reason": short.to_string(),
             "line_bytes": short.line_bytes,
             "needed_bytes": short.needed_bytes,
             "missing_bytes": short.missing_bytes,

@@ -192,9 +192,8 @@ pub fn write_refused(
 ) -> Result<(), Failure> {
     let Some(file) = options.page.file(options.out.as_deref())? else { return Ok(()) };
     plans.load_sheet_mut().line_bytes = setup.line_bytes;
-    let note = "The line is too low. This is the plan with the lowest peak that was found.";
-    plans.load_sheet_mut().notes.insert(0, note.into());
-    let view = View { alternatives, ..view(options, setup, &plans)? };
+    let mut view = View { alternatives, ..view(options, setup, &plans)? };
+    view.notes.insert(0, "The line is too low. This is the plan with the lowest peak that was found.".into());
     write_atomically(&file, page(&view).as_bytes())?;
     super::aside(&format!("Wrote the page of the plan that needs more to {}", escaped(file.display())));
     Ok(())

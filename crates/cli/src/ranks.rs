@@ -6,7 +6,7 @@ use super::page::{self, PageOptions};
 use super::restart::{self, Attempt};
 use super::setup::Setup;
 use super::watching::WatchOptions;
-use super::{Failure, complain, hint, progress, say, train};
+use super::{Failure, answer, complain, hint, progress, say, train};
 use clap::{ArgMatches, Args};
 use plimsoll::Size;
 use plimsoll::memory;
@@ -183,7 +183,7 @@ pub fn plans(options: &RunOptions, setup: &Setup) -> Result<Option<Value>, Failu
         share => share.bytes(available) / ranks,
     };
     let lines: Vec<usize> = (0..ranks).map(line).collect();
-    let plans = setup.trainer.plan_ranks(&setup.data, &lines)?;
+    let plans = setup.trainer.plan_ranks(&setup.data, &lines).map_err(|e| answer(e, options.json))?;
     let rows =
         plans.iter().enumerate().map(|(rank, plan)| Row::new(rank, plan)).collect::<Result<Vec<_>, _>>()?;
     let exchanges = Exchanges::new(options, &plans, &rows)?;

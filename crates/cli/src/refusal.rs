@@ -6,7 +6,7 @@ use super::refusal_cache::Refusal;
 use super::setup::{Setup, setup};
 use super::update::{MomentsName, OptimizerName};
 use super::zoo_model::{entry, model, widths};
-use super::{Failure, headroom, page, progress};
+use super::{Failure, answer, headroom, page, progress};
 use plimsoll::Size;
 use plimsoll::compress::Channels;
 use plimsoll::nn::Precision;
@@ -104,7 +104,7 @@ pub fn refuse(
     let TrainError::Plan(PlanError::Infeasible(short)) = &error else { return Err(error.into()) };
     // Another line of the computing space does not help where host memory is short; and alternatives are for one device.
     if short.space == Space::Host || options.devices.are_logical() {
-        return Err(error.into());
+        return Err(answer(error, options.json));
     }
     let shown = progress::preparation("searching for the smallest line");
     let line_bytes = short.line_bytes;
@@ -115,20 +115,20 @@ pub fn refuse(
         return Ok(lowest);
     }
     drop(shown);
-    let answer = Infeasible {
+    let refused = Infeasible {
         space: short.space,
         line_bytes,
         needed_bytes: floor_bytes,
         missing_bytes: floor_bytes - line_bytes,
         sheet: lowest.sheet.clone(),
     };
-    let mut refusal = Refusal::begin(answer.to_string(), show);
+    let mut refusal = Refusal::begin(refused.to_string(), show);
     let mut object = json!({
         "feasible": false,
         "error": "the line is too low",
         "line_bytes": line_bytes,
-        "needed_bytes": answer.needed_bytes,
-        "missing_bytes": answer.missing_bytes,
+        "needed_bytes": refused.needed_bytes,
+        "missing_bytes": refused.missing_bytes,
         "planned_peak_bytes": Value::Null,
         "floor_bytes": floor_bytes,
         "naive_activation_bytes": forecast.naive_activation_bytes()?,
@@ -140,7 +140,7 @@ pub fn refuse(
         "recomputed": Value::Null,
         "spilled": Value::Null,
         "fragmentation": Value::Null,
-        "load_sheet": answer.sheet,
+        "load_sheet": refused.sheet,
         "alternatives": [],
     });
     extend(&mut object, &Value::Object(more.clone()));

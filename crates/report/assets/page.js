@@ -301,10 +301,11 @@ function drawTimeline() {
     g.c.lineTo(x + 5, y(made.most) - 8);
     g.c.fill();
     g.c.textAlign = x > LEFT + width * .7 ? "right" : "left";
-    // Below the peak where the line and its name are just above.
-    const below = line !== null && !far && y(made.most) - y(line) < 18;
+    // Below the peak where the line and its name are just above it; above the line's name where the line is just below the peak.
+    const above = line === null || far ? Infinity : y(made.most) - y(line), below = above >= 0 && above < 18;
+    const bottom = above < 0 ? Math.min(y(made.most) - 1, y(line) - 17) : y(made.most) - 1;
     g.c.textBaseline = below ? "top" : "bottom";
-    label(g.c, "peak " + bytes(made.most), x + (g.c.textAlign === "right" ? -8 : 8), below ? y(made.most) + 4 : Math.max(14, y(made.most) - 1));
+    label(g.c, "peak " + bytes(made.most), x + (g.c.textAlign === "right" ? -8 : 8), below ? y(made.most) + 4 : Math.max(14, bottom));
   }
   if (now.cursor !== null) {
     const at = place((e[now.cursor] + e[now.cursor + 1]) / 2, width);
@@ -573,7 +574,8 @@ function drawSheets() {
     const arena = space.arena.length ? space.arena : space.arena_bytes > 0 ? [{ name: "arena", bytes: space.arena_bytes, note: "offloaded states and values" }] : [];
     arena.forEach((entry) => parts.push([entry, entry.name === "alignment and gaps" ? outsideColour(2) : kindColour(ARENA_KIND[entry.name] === undefined ? 6 : ARENA_KIND[entry.name]), "arena"]));
     space.outside.forEach((entry, i) => parts.push([entry, "hsl(" + (185 + i * 9) + " " + (dark.matches ? "16% " + (38 + i % 2 * 14) + "%" : "18% " + (58 + i % 2 * 14) + "%") + ")", "outside"]));
-    const heading = element("h3", (space.name.includes(":") ? space.name : space.name[0].toUpperCase() + space.name.slice(1)) + ": " + bytes(space.total_bytes) + (space.line_bytes === null ? "" : " of " + bytes(space.line_bytes)));
+    const heading = element("h3", (space.name.includes(":") ? space.name : space.name[0].toUpperCase() + space.name.slice(1)) + ": " + bytes(space.total_bytes)
+      + (space.line_bytes === null ? "" : space.total_bytes > space.line_bytes ? ", above the line of " + bytes(space.line_bytes) : " of " + bytes(space.line_bytes)));
     const bar = element("div", undefined, "bar");
     bar.setAttribute("role", "img");
     bar.setAttribute("aria-label", "Load sheet of " + space.name + " as a bar; the table below has its entries.");

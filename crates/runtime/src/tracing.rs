@@ -9,12 +9,20 @@ use std::time::{Duration, Instant};
 /// Waits for transfers that are shorter are not shown: most take no time at all.
 const SHORTEST_WAIT: Duration = Duration::from_micros(2);
 
+/// The counter of the arena's bytes.
+const IN_USE: &str = "arena in use";
+
+/// Steps of kernels that are shorter are shown together where they follow each other: each span takes a part of a microsecond.
+const SHORT_KERNEL: Duration = Duration::from_micros(5);
+
 /// Steps whose spans are written together: their kernels have driven the writer's code and buffers out of the caches.
 const WRITTEN_TOGETHER: usize = 256;
 
 /// The spans of the plans' steps.
 pub struct StepSpans {
     plans: Vec<TracedPlan>,
+    /// What spans of several short kernels say.
+    short_kernels: SpanKind,
     /// Steps that are over and not yet written.
     done: Vec<Done>,
 }
@@ -37,17 +45,31 @@ struct Done {
     time: Duration,
 }
 
+impl Done {
+    /// Whether this is a short kernel, and the next step another one.
+    fn goes_with(&self, next: &Self, plan: &TracedPlan) -> bool {
+        let is_short = |done: &Self| {
+            done.time < SHORT_KERNEL && !done.rematerialized && plan.steps[done.step].0.is_some()
+        };
+        (self.plan, self.step + 1, self.micro_batch) == (next.plan, next.step, next.micro_batch)
+            && is_short(self)
+            && is_short(next)
+    }
+}
+
 impl StepSpans {
     /// Those of plans; nothing where the process writes no trace.
     pub fn new(plans: &PlanSet) -> Self {
+        let short_kernels = short_kernels();
         if !plimsoll_trace::is_created() {
-            return Self { plans: Vec::new(), done: Vec::new() };
+            return Self { plans: Vec::new(), short_kernels, done: Vec::new() };
         }
         let traced = |plan: &ExecutionPlan| TracedPlan {
             nodes: plan.graph.nodes.iter().map(|node| (node.op.name(), kind_of(node))).collect(),
             steps: plan.steps.iter().map(node_of).zip(live_bytes_of(plan, plans.alignment)).collect(),
         };
-        Self { plans: plans.plans.iter().map(traced).collect(), done: Vec::with_capacity(WRITTEN_TOGETHER) }
+        let plans = plans.plans.iter().map(traced).collect();
+        Self { plans, short_kernels, done: Vec::with_capacity(WRITTEN_TOGETHER) }
     }
 
     /// Begins the span of a step, if a trace is recorded.
@@ -82,28 +104,51 @@ impl StepSpans {
 
     /// Writes the spans of all steps that are over. The calling thread ran them.
     pub fn write(&mut self, plans: &PlanSet) {
-        for done in self.done.drain(..) {
-            let arguments = [
-                ("step", Value::Count(done.step as u64)),
-                ("micro_batch", Value::Count(done.micro_batch as u64)),
-                ("rematerialized", Value::Count(u64::from(done.rematerialized))),
-            ];
-            // What is as in most steps is left out.
-            let said = if done.rematerialized { 3 } else { 1 + usize::from(done.micro_batch > 0) };
-            let arguments = &arguments[..said];
-            let traced = &self.plans[done.plan];
-            let (node, bytes) = traced.steps[done.step];
-            let in_use = ("arena in use", bytes);
-            if let Some(node) = node {
-                let kind = &traced.nodes[node as usize].1;
-                plimsoll_trace::span_like(done.started, done.time, kind, arguments, in_use);
-            } else {
-                let (_, name) = step_name(&plans.plans[done.plan], done.step);
-                let category = if name == "copy" { "kernel" } else { "transfer" };
-                plimsoll_trace::span_of(done.started, done.time, category, name, arguments);
+        let together = |a: &Done, b: &Done| a.goes_with(b, &self.plans[a.plan]);
+        for all in self.done.chunk_by(together) {
+            let traced = &self.plans[all[0].plan];
+            match all {
+                [done] => write_step(done, traced, &plans.plans[done.plan]),
+                [first, .., last] => {
+                    let arguments = [
+                        ("step", Value::Count(first.step as u64)),
+                        ("count", Value::Count(all.len() as u64)),
+                    ];
+                    let time = last.started + last.time - first.started;
+                    let most = all.iter().map(|done| traced.steps[done.step].1).max().unwrap_or(0);
+                    let in_use = (IN_USE, most);
+                    plimsoll_trace::span_like(first.started, time, &self.short_kernels, &arguments, in_use);
+                }
+                [] => {}
             }
         }
+        self.done.clear();
     }
+}
+
+/// Writes the span of one step.
+fn write_step(done: &Done, traced: &TracedPlan, plan: &ExecutionPlan) {
+    let arguments = [
+        ("step", Value::Count(done.step as u64)),
+        ("micro_batch", Value::Count(done.micro_batch as u64)),
+        ("rematerialized", Value::Count(u64::from(done.rematerialized))),
+    ];
+    // What is as in most steps is left out.
+    let said = if done.rematerialized { 3 } else { 1 + usize::from(done.micro_batch > 0) };
+    let arguments = &arguments[..said];
+    let (node, bytes) = traced.steps[done.step];
+    if let Some(node) = node {
+        let kind = &traced.nodes[node as usize].1;
+        plimsoll_trace::span_like(done.started, done.time, kind, arguments, (IN_USE, bytes));
+    } else {
+        let (_, name) = step_name(plan, done.step);
+        let category = if name == "copy" { "kernel" } else { "transfer" };
+        plimsoll_trace::span_of(done.started, done.time, category, name, arguments);
+    }
+}
+
+fn short_kernels() -> SpanKind {
+    SpanKind::new("kernel", "short kernels", &[])
 }
 
 fn node_of(step: &Step) -> Option<u32> {
@@ -122,7 +167,7 @@ pub fn traced_bytes<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> usize {
     let node_bytes = size_of::<&str>() + size_of::<(Option<u32>, u64)>();
     let nodes = graphs.into_iter().flat_map(|graph| &graph.nodes);
     let nodes: usize = nodes.map(|node| kind_of(node).bytes() + node_bytes).sum();
-    nodes + WRITTEN_TOGETHER * size_of::<Done>()
+    nodes + short_kernels().bytes() + WRITTEN_TOGETHER * size_of::<Done>()
 }
 
 fn live_bytes_of(plan: &ExecutionPlan, alignment: usize) -> Vec<u64> {
@@ -155,4 +200,35 @@ pub fn wait(wait: impl FnOnce() -> Result<(), ExecuteError>) -> Result<(), Execu
         plimsoll_trace::span_of(started, time, "transfer", "wait for transfers", &[]);
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_kernels_that_follow_each_other_are_shown_together() {
+        // The step with index 4 is a transfer.
+        let steps = (0..8).map(|step| ((step != 4).then_some(0), 0)).collect();
+        let plan = TracedPlan { nodes: Vec::new(), steps };
+        let started = Instant::now();
+        let done = |step, micros, micro_batch, rematerialized| {
+            let time = Duration::from_micros(micros);
+            Done { plan: 0, step, micro_batch, rematerialized, started, time }
+        };
+        let all = [
+            done(0, 1, 0, false),
+            done(1, 4, 0, false),
+            done(2, 5, 0, false),
+            done(3, 1, 0, false),
+            done(4, 1, 0, false),
+            done(5, 1, 0, false),
+            done(6, 1, 0, true),
+            done(7, 1, 0, false),
+            done(0, 1, 1, false),
+            done(1, 1, 1, false),
+        ];
+        let counts: Vec<usize> = all.chunk_by(|a, b| a.goes_with(b, &plan)).map(<[Done]>::len).collect();
+        assert_eq!(counts, [2, 1, 1, 1, 1, 1, 1, 2]);
+    }
 }

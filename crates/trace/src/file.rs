@@ -41,6 +41,9 @@ const TRACK_DESCRIPTOR: u32 = 60;
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
+/// Fields of a `TrackEvent` for counters that have a value at its time: their values, and their tracks.
+const EXTRA_COUNTER_VALUES: u32 = 12;
+const EXTRA_COUNTER_TRACKS: u32 = 31;
 /// The unit of a counter of bytes.
 const SIZE_BYTES: u64 = 3;
 
@@ -140,17 +143,23 @@ impl Lane {
         self.event(track, to, SLICE_END, |_| {});
     }
 
-    /// A span of a kind, with more arguments.
+    /// A span of a kind, with more arguments, and a counter's bytes when it starts, in the same packet.
     pub fn span_like(
         &mut self,
         track: u64,
         [from, to]: [Instant; 2],
         kind: &SpanKind,
         arguments: &[(&str, Value<'_>)],
+        (counter, bytes): (&'static str, u64),
     ) {
+        let counter = self.counter_track(track, counter);
         self.event(track, from, SLICE_BEGIN, |event| {
             event.append(&kind.0);
             write_arguments(event, arguments);
+            if let Some(counter) = counter {
+                event.int(EXTRA_COUNTER_VALUES, bytes as i64);
+                event.uint(EXTRA_COUNTER_TRACKS, counter);
+            }
         });
         self.event(track, to, SLICE_END, |_| {});
     }
@@ -178,24 +187,30 @@ impl Lane {
         self.pending = pending;
     }
 
-    /// A counter of the process, or of a thread's track.
-    pub fn counter(&mut self, of: u64, name: &'static str, at: Instant, bytes: u64) {
+    /// A counter of the process.
+    pub fn counter(&mut self, name: &'static str, at: Instant, bytes: u64) {
+        if let Some(track) = self.counter_track(PROCESS, name) {
+            self.event(track, at, COUNTER, |event| event.int(30, bytes as i64));
+        }
+    }
+
+    /// The track of a counter of the process or of a thread, which is described when it is new; `None` where there are too many.
+    fn counter_track(&mut self, of: u64, name: &'static str) -> Option<u64> {
         let found = self.counters.iter().find(|(owner, known, _)| (*owner, *known) == (of, name));
-        let track = match found {
-            Some((.., track)) => *track,
-            None if self.counters.len() == MOST_COUNTERS => return,
-            None => {
-                let track = crate::next_track();
-                self.counters.push((of, name, track));
-                self.descriptor(track, |descriptor| {
-                    descriptor.text(2, name);
-                    descriptor.uint(5, of);
-                    descriptor.message(8, |counter| counter.uint(3, SIZE_BYTES));
-                });
-                track
-            }
-        };
-        self.event(track, at, COUNTER, |event| event.int(30, bytes as i64));
+        if let Some((.., track)) = found {
+            return Some(*track);
+        }
+        if self.counters.len() == MOST_COUNTERS {
+            return None;
+        }
+        let track = crate::next_track();
+        self.counters.push((of, name, track));
+        self.descriptor(track, |descriptor| {
+            descriptor.text(2, name);
+            descriptor.uint(5, of);
+            descriptor.message(8, |counter| counter.uint(3, SIZE_BYTES));
+        });
+        Some(track)
     }
 
     /// Writes everything.

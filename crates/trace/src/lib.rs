@@ -191,12 +191,9 @@ pub fn span_like(
     time: Duration,
     kind: &SpanKind,
     arguments: &[(&str, Value<'_>)],
-    (counter, bytes): (&'static str, u64),
+    counter: (&'static str, u64),
 ) {
-    with(|lane, track| {
-        lane.counter(track, counter, started, bytes);
-        lane.span_like(track, [started, started + time], kind, arguments);
-    });
+    with(|lane, track| lane.span_like(track, [started, started + time], kind, arguments, counter));
 }
 
 /// Begins one of many short things of one kind that the calling thread does one after the other. They are shown as one span for some
@@ -238,7 +235,7 @@ pub fn repeats_over(category: &str, name: &str) {
 
 /// Records bytes that the process has in use now.
 pub fn counter(name: &'static str, bytes: u64) {
-    with(|lane, _| lane.counter(PROCESS, name, Instant::now(), bytes));
+    with(|lane, _| lane.counter(name, Instant::now(), bytes));
 }
 
 /// Says which kernel the calling thread runs, for the threads that help it.

@@ -106,17 +106,53 @@ impl Message {
     }
 
     fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
+        if value < 0x80 {
+            self.bytes.push(value as u8);
+        } else if value < 1 << 56 {
+            // One store of eight bytes, of which those that the number has are kept.
+            let length = (u64::BITS - value.leading_zeros()).div_ceil(7) as usize;
+            let more = 0x8080_8080_8080_8080 & ((1 << (8 * (length - 1))) - 1);
+            let end = self.bytes.len() + length;
+            self.bytes.extend_from_slice(&(seven_bits_a_byte(value) | more).to_le_bytes());
+            self.bytes.truncate(end);
+        } else {
+            while value >= 0x80 {
+                self.bytes.push(value as u8 | 0x80);
+                value >>= 7;
+            }
+            self.bytes.push(value as u8);
         }
-        self.bytes.push(value as u8);
     }
+}
+
+/// Spreads 56 bits over eight bytes, seven to each: halves, then halves of these, and once more.
+fn seven_bits_a_byte(value: u64) -> u64 {
+    let value = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
+    let value = value & 0x0000_3fff_0000_3fff | (value & 0x0fff_c000_0fff_c000) << 2;
+    value & 0x007f_007f_007f_007f | (value & 0x3f80_3f80_3f80_3f80) << 1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_every_length_are_read_back() {
+        let shifted = (0..64).flat_map(|bits| {
+            let power = 1_u64 << bits;
+            [power - 1, power, power | 0x5555_5555_5555_5555 & (power - 1)]
+        });
+        for value in shifted.chain([u64::MAX]) {
+            let mut message = Message::default();
+            message.varint(value);
+            let bytes = message.as_bytes();
+            assert_eq!(bytes.len(), (64 - value.leading_zeros()).div_ceil(7).max(1) as usize, "{value:#x}");
+            let (last, others) = bytes.split_last().unwrap();
+            assert!(*last < 0x80 && others.iter().all(|byte| *byte >= 0x80), "{value:#x}: {bytes:x?}");
+            let read = bytes.iter().rev().fold(0, |read, byte| read << 7 | u64::from(byte & 0x7f));
+            assert_eq!(read, value, "{bytes:x?}");
+        }
+    }
 
     /// Bytes from the encoding's own description: 150 in field 1 is 08 96 01, "testing" in field 2 is 12 07 and the text.
     #[test]

@@ -41,12 +41,16 @@ fn slices(file: &[u8]) -> Vec<Slice> {
         let Some(event) = inside(11) else { continue };
         let one = |number| *event.iter().find(|field| field.0 == number).unwrap();
         assert!(described.contains(&one(11).1), "a track is described before its events");
+        let counters = event.iter().filter(|field| field.0 == 31);
+        assert!(counters.clone().all(|field| described.contains(&field.1)), "and that of a counter");
+        assert_eq!(counters.count(), event.iter().filter(|field| field.0 == 12).count());
         if one(9).1 != 1 {
             continue;
         }
         let arguments = event.iter().filter(|field| field.0 == 4).map(|field| fields(field.2));
         let counts = arguments.filter(|argument| argument[1].0 == 3);
-        let counts = counts.map(|argument| (text(argument[0].2), argument[1].1)).collect();
+        let counters = event.iter().filter(|field| field.0 == 12).map(|field| ("counter".into(), field.1));
+        let counts = counts.map(|argument| (text(argument[0].2), argument[1].1)).chain(counters).collect();
         found.push((one(11).1, text(one(22).2), text(one(23).2), counts));
     }
     found
@@ -73,7 +77,7 @@ fn every_span_of_every_thread_is_in_the_file_once() {
     });
     for step in 0..2000 {
         let arguments = [("step", Value::Count(step))];
-        span_like(now, Duration::from_micros(3), &kind, &arguments, ("arena in use", step));
+        span_like(now, Duration::from_micros(3), &kind, &arguments, ("arena in use", 100_000 + step));
     }
     for number in 0..SHORT {
         repeat_begin(number);
@@ -97,8 +101,9 @@ fn every_span_of_every_thread_is_in_the_file_once() {
     tracks.chunk_by(|a, b| a == b).for_each(|track| shares.push(track.len()));
     shares.sort_unstable();
     assert_eq!(shares, (151..171).collect::<Vec<_>>());
-    let steps: Vec<u64> = named("matmul").iter().map(|slice| slice.3[0].1).collect();
-    assert_eq!(steps, (0..2000).collect::<Vec<_>>());
+    let steps = named("matmul").into_iter().map(|slice| &slice.3[..]);
+    let with = |step| [("step".to_string(), step), ("counter".to_string(), 100_000 + step)];
+    assert!(steps.eq((0..2000).map(with)), "a slice has its argument and the counter's bytes");
     let records = named("records");
     assert!(records.len() < SHORT as usize / 4, "{} slices of {SHORT} short records", records.len());
     let mut next = 0;

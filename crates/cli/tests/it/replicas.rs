@@ -98,6 +98,28 @@ fn the_load_sheet_shows_every_device_and_its_line() {
 }
 
 #[test]
+fn a_refusal_adds_up_to_the_bytes_that_it_names_and_is_json_where_that_is_asked_for() {
+    let all: [&[&str]; 4] = [
+        &["--replicas=2", "--memory=8MiB"],
+        &["--replicas=2", "--memory=8MiB", "--device-memory=cpu:0=64MiB"],
+        &["--place=dense1=cpu:0,*=cpu:1", "--memory=8MiB"],
+        &["--ranks=3", "--memory=8MiB,64MiB,64MiB"],
+    ];
+    for flags in all {
+        let output = run("plan", &[flags, &["--json"]].concat());
+        refused(&output, 3, &["too low"]);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let sheet = &answer["load_sheet"];
+        let outside = sheet["outside"].as_array().unwrap().iter().map(|entry| number(entry, "bytes"));
+        assert_eq!(number(sheet, "arena_bytes") + outside.sum::<f64>(), number(&answer, "needed_bytes"));
+        let missing = number(&answer, "needed_bytes") - number(&answer, "line_bytes");
+        assert_eq!(number(&answer, "missing_bytes"), missing, "{flags:?}");
+        assert_eq!(answer["feasible"], false, "{flags:?}");
+    }
+    refused(&run("plan", all[3]), 3, &["the line of rank 0 is"]);
+}
+
+#[test]
 fn the_placement_lists_ops_layers_devices_and_bytes() {
     let table = text(&run("plan", &["--replicas=2", "--log-placement"]));
     let row = |device: &str, op: &str| {

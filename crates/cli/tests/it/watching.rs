@@ -91,6 +91,7 @@ fn a_trace_has_a_slice_of_every_traced_step_and_kernels_inside() {
         let Some((_, event)) = field(&packet, 11) else { continue };
         let (event, at) = (fields(event), field(&packet, 8).unwrap().0);
         let track = field(&event, 11).unwrap().0;
+        counters += usize::from(field(&event, 12).is_some());
         match field(&event, 9).unwrap().0 {
             1 => open.push((track, at, field(&event, 22).unwrap().1.to_vec())),
             // A slice is written when it is over: its beginning and its end follow each other.

@@ -151,7 +151,8 @@ pub struct LoadSheet {
     /// The account of host memory, where the computing space is a device's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<HostSheet>,
-    /// The device that this is the account of, where it is one of several and not that of the process.
+    /// The device that this is the account of, where it is one of several and not that of the process; or the process, where it is one of
+    /// several that were planned together, and its line is too low.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// All devices of the process, if there are several. The arena above is the first one's.

@@ -134,6 +134,11 @@ impl LoadSheet {
             means.push(format!("{} written there in a step", in_words(self.stored_bytes as usize)));
         }
         let share = self.slowdown() * 100.0;
-        Some(format!("Under the line a step takes {share:.1} % longer than without: {}.", means.join(", ")))
+        // The sheet of a plan that was refused is above its line.
+        let means = means.join(", ");
+        Some(match self.total_bytes <= self.line_bytes {
+            true => format!("Under the line a step takes {share:.1} % longer than without: {means}."),
+            false => format!("A step of this plan takes {share:.1} % longer than without a line: {means}."),
+        })
     }
 }

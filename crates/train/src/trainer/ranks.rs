@@ -8,7 +8,9 @@ use crate::memory::{Tag, tagged};
 use crate::{Control, TrainError};
 use plimsoll_data::{Dataset, OwnRows, Pipeline};
 use plimsoll_graph::Graph;
-use plimsoll_plan::{BatchPart, Chooser, Connection, ExecutionPlan, Network, PlanSet, Ranks, check_passes};
+use plimsoll_plan::{
+    BatchPart, Chooser, Connection, ExecutionPlan, Network, PlanError, PlanSet, Ranks, check_passes,
+};
 use plimsoll_transform::{OwnedState, Reduction, Shard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,8 +74,15 @@ impl Trainer {
         let ranks: Vec<Self> = lines.iter().enumerate().map(rank).collect();
         let Some(first) = ranks.first() else { return Ok(Vec::new()) };
         first.check_replicas()?;
+        let plan_one = |(rank, trainer): (usize, &Self), parts: Option<usize>| {
+            let mut plans = trainer.plan_one_rank(data, parts);
+            if let Err(TrainError::Plan(PlanError::Infeasible(short))) = &mut plans {
+                short.sheet.device = Some(format!("rank {rank}"));
+            }
+            plans
+        };
         let plan = |parts: Option<usize>| {
-            ranks.iter().map(|trainer| trainer.plan_one_rank(data, parts)).collect::<Result<Vec<_>, _>>()
+            ranks.iter().enumerate().map(|rank| plan_one(rank, parts)).collect::<Result<Vec<_>, _>>()
         };
         let mut plans = plan(None)?;
         let most = plans.iter().map(parts).max().unwrap_or(1);

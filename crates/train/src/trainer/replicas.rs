@@ -10,7 +10,9 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::op::Norm;
 use plimsoll_graph::{BatchRelation, Graph, Node, Op};
 use plimsoll_nn::step;
-use plimsoll_plan::{Chooser, DeviceRow, Entry, Infeasible, PlanError, PlanSet, Space, Whole, sheet, verify};
+use plimsoll_plan::{
+    Chooser, DeviceRow, Entry, Infeasible, LoadSheet, PlanError, PlanSet, Space, Whole, sheet, verify,
+};
 use plimsoll_transform::{
     OwnedState, Reduction, Replica, Shard, SplitError, check_same_ops, check_split, count_whole_batch,
     fetch_parameters, optimize, owned_states, replicate,
@@ -20,10 +22,53 @@ use std::sync::Arc;
 /// What a process takes if only the lines of its devices hold.
 struct Unlimited {
     /// Beside the devices that share what its line leaves.
-    outside: usize,
-    /// What each of those takes.
-    each: Vec<usize>,
+    outside: Vec<Entry>,
+    /// What each of those takes, and its name.
+    each: Vec<(String, usize)>,
 }
+
+impl Unlimited {
+    /// Of a process with this load sheet, in which the entries of the first device come first, and devices that share its line. Plans with
+    /// rematerialized runs and transfers are longer: `more_heap` bytes are for these.
+    fn new(
+        process: &LoadSheet,
+        first: (&str, &LoadSheet),
+        each: Vec<(String, usize)>,
+        more_heap: usize,
+    ) -> Self {
+        let shares = |name: &str| each.iter().any(|(device, _)| device == name);
+        let own = outside_of(first.1).len();
+        let others = outside_of(process).iter().skip(own).filter(|entry| !shares(&entry.name));
+        let mut outside: Vec<Entry> = others.cloned().collect();
+        if !shares(first.0) {
+            outside.push(device_entry(first.0, first.1));
+        }
+        match outside.iter_mut().find(|entry| entry.name == sheet::HEAP_CAP) {
+            Some(heap) => heap.bytes += more_heap,
+            None => outside.push(Entry::new(sheet::HEAP_CAP, more_heap, "longer plans")),
+        }
+        Self { outside, each }
+    }
+
+    fn outside_bytes(&self) -> usize {
+        self.outside.iter().map(|entry| entry.bytes).sum()
+    }
+}
+
+/// The entries of host memory outside of arenas.
+fn outside_of(sheet: &LoadSheet) -> &[Entry] {
+    sheet.host.as_ref().map_or(&sheet.outside, |host| &host.outside)
+}
+
+/// What a device takes of the process's memory.
+fn device_entry(name: &str, sheet: &LoadSheet) -> Entry {
+    match &sheet.host {
+        Some(host) => Entry::new(name, host.total_bytes, "what the device takes of host memory"),
+        None => Entry::new(name, sheet.total_bytes, DEVICE_NOTE),
+    }
+}
+
+const DEVICE_NOTE: &str = "the arena of the device, with what belongs to it";
 
 /// How often devices without lines of their own are planned under a lower one, because the process as a whole was over its line.
 const TRIALS: usize = 6;
@@ -149,15 +194,17 @@ impl Trainer {
         let mut trials = 0..TRIALS;
         loop {
             let plans = match tagged(Tag::Planning, || self.plan_devices(data, share)) {
-                Err(TrainError::Plan(PlanError::Infeasible(short))) if short.sheet.device.is_none() => {
+                Err(TrainError::Plan(PlanError::Infeasible(short))) if !has_own_line(devices, &short) => {
                     return Err(self.short_of_shares(*short, whole.as_ref()));
                 }
                 plans => plans?,
             };
             let heap: usize =
                 plans.iter().map(|plans| sheet::process_heap(0, std::slice::from_ref(plans)).bytes).sum();
-            let bytes = |at: &usize| plans[*at].sheet.host_total_and_line().0;
-            let each: Vec<usize> = shared.iter().map(bytes).collect();
+            let named =
+                |at: &usize| (devices.name(*at).to_string(), plans[*at].sheet.host_total_and_line().0);
+            let each: Vec<(String, usize)> = shared.iter().map(named).collect();
+            let (first, first_sheet) = (devices.name(0).to_string(), plans[0].sheet.clone());
             let short = match self.process_plan(data, plans) {
                 Err(TrainError::Plan(PlanError::Infeasible(short))) if !shared.is_empty() => short,
                 found => return found,
@@ -166,29 +213,32 @@ impl Trainer {
                 return Err(TrainError::Plan(PlanError::Infeasible(short)));
             }
             let less = share.saturating_sub(short.missing_bytes.div_ceil(shared.len()));
-            let Unlimited { outside, each } = whole.get_or_insert_with(|| {
-                let total = short.sheet.host_total_and_line().0;
-                // Plans with rematerialized runs and transfers are longer.
-                Unlimited { outside: total.saturating_sub(each.iter().sum()) + heap / 8, each }
-            });
-            share = less.min(equal_share(each, self.line_bytes.saturating_sub(*outside)));
+            let whole = whole
+                .get_or_insert_with(|| Unlimited::new(&short.sheet, (&first, &first_sheet), each, heap / 8));
+            let each: Vec<usize> = whole.each.iter().map(|(_, bytes)| *bytes).collect();
+            share = less.min(equal_share(&each, self.line_bytes.saturating_sub(whole.outside_bytes())));
         }
     }
 
     /// Devices without lines of their own have equal shares of what the process's line leaves, if they need as much: what one misses, all
-    /// miss that do.
-    fn short_of_shares(&self, short: Infeasible, whole: Option<&Unlimited>) -> TrainError {
-        let needed_bytes = whole.map_or(short.needed_bytes, |whole| {
-            let each = whole.each.iter().map(|&bytes| bytes.min(short.needed_bytes));
-            each.fold(whole.outside, usize::saturating_add)
-        });
-        let (line_bytes, missing_bytes) = (self.line_bytes, needed_bytes.saturating_sub(self.line_bytes));
-        TrainError::Plan(PlanError::Infeasible(Box::new(Infeasible {
-            line_bytes,
-            needed_bytes,
-            missing_bytes,
-            ..short
-        })))
+    /// miss that do. The load sheet is then that of the process, with the arena of the device that misses most.
+    fn short_of_shares(&self, mut short: Infeasible, whole: Option<&Unlimited>) -> TrainError {
+        let device = short.sheet.device.take();
+        if let Some(whole) = whole {
+            let others = whole.each.iter().filter(|(name, _)| Some(name) != device.as_ref());
+            for (name, bytes) in others {
+                short.sheet.add_outside(Entry::new(name, *bytes.min(&short.needed_bytes), DEVICE_NOTE));
+            }
+            whole.outside.iter().for_each(|entry| short.sheet.add_outside(entry.clone()));
+            short.needed_bytes = short.sheet.host_total_and_line().0;
+        }
+        short.line_bytes = self.line_bytes;
+        short.missing_bytes = short.needed_bytes.saturating_sub(self.line_bytes);
+        match &mut short.sheet.host {
+            Some(host) => host.line_bytes = self.line_bytes,
+            None => short.sheet.line_bytes = self.line_bytes,
+        }
+        TrainError::Plan(PlanError::Infeasible(Box::new(short)))
     }
 
     /// Refuses runs whose replicas would not be one device's.
@@ -305,10 +355,7 @@ impl Trainer {
             let name = Some(devices.name(device).to_string());
             match &mut plans {
                 Ok(plans) => plans.sheet.device = name,
-                Err(TrainError::Plan(PlanError::Infeasible(short))) => {
-                    let own = devices.line(device).is_some() && short.space == Space::Computing;
-                    short.sheet.device = name.filter(|_| own);
-                }
+                Err(TrainError::Plan(PlanError::Infeasible(short))) => short.sheet.device = name,
                 Err(_) => {}
             }
             plans
@@ -368,12 +415,8 @@ impl Trainer {
             Entry::new("device threads", threads * thread_bytes(), how)
         }));
         let heap = self.heap_bytes.map(|heap| sheet::process_heap(heap, &plans));
-        let others = plans.iter().skip(1).map(|plans| match &plans.sheet.host {
-            Some(host) => (host.total_bytes, "what the device takes of host memory"),
-            None => (plans.sheet.total_bytes, "the arena of the device, with what belongs to it"),
-        });
         let others =
-            rows.iter().skip(1).zip(others).map(|(row, (bytes, note))| Entry::new(&row.name, bytes, note));
+            rows.iter().zip(&plans).skip(1).map(|(row, plans)| device_entry(&row.name, &plans.sheet));
         let entries: Vec<Entry> = outside.into_iter().chain(heap).chain(others).collect();
         let mut plans = plans.into_iter();
         let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;
@@ -407,6 +450,13 @@ impl Trainer {
         let replicas = others.into_iter().map(Arc::new).collect();
         Ok(TrainingPlan::new(self.clone(), data.clone(), first).beside(own_sheet, replicas))
     }
+}
+
+/// Whether the line that is too low is that of one device alone.
+fn has_own_line(devices: &LogicalDevices, short: &Infeasible) -> bool {
+    let name = short.sheet.device.as_ref().and_then(|name| name.parse().ok());
+    let line = name.and_then(|name| devices.index(name)).and_then(|device| devices.line(device));
+    line.is_some() && short.space == Space::Computing
 }
 
 /// The largest equal share of some bytes that devices may have of which each needs so many at most.
