@@ -197,9 +197,13 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     let on_stdout = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new).contains(&out.as_path());
     let tell = if on_stdout { complain } else { say };
     let measured = measured_peak();
-    let words = usize::try_from(exported.bytes).map_or_else(|_| exported.bytes.to_string(), in_words);
+    // A pipe does not tell what it was given.
+    let bytes = (exported.bytes > 0).then_some(exported.bytes);
+    let words = bytes.map_or(String::new(), |bytes| {
+        format!(", {}", usize::try_from(bytes).map_or_else(|_| bytes.to_string(), in_words))
+    });
     let ops = if exported.ops > 0 { format!("{} ops, ", exported.ops) } else { String::new() };
-    tell(&format!("{}: {ops}{} tensors, {words}", escaped(out.display()), exported.tensors));
+    tell(&format!("{}: {ops}{} tensors{words}", escaped(out.display()), exported.tensors));
     let stripped = sparse_parameters(&options.run).map_err(refused)?.len();
     if stripped > 0 {
         let zeros = "zeros stay zeros, so that `gzip` makes the file smaller";
@@ -208,7 +212,7 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
     tell(&peaks(planned, measured));
     if options.json {
         let object = json!({
-            "file": out, "ops": exported.ops, "tensors": exported.tensors, "bytes": exported.bytes,
+            "file": out, "ops": exported.ops, "tensors": exported.tensors, "bytes": bytes,
             "planned_peak_bytes": planned, "measured_peak_bytes": measured,
         });
         tell(&object.to_string());
