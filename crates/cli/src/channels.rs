@@ -6,7 +6,7 @@ use super::setup::{process, trained_executor};
 use super::text::escaped;
 use super::trained::{describe, peaks};
 use super::weights::refused;
-use super::{Failure, answer, say, zoo_model};
+use super::{Failure, answer, say};
 use plimsoll::Size;
 use plimsoll::compress::{ChannelError, Channels};
 use plimsoll::data::{Dataset, Pipeline, Schema};
@@ -46,12 +46,10 @@ pub fn run(options: &PruneChannelsOptions) -> Result<(), Failure> {
     let run = &options.run;
     let folder = MadeFolder::new(run, &options.out)?;
     let described = describe(run)?;
-    if let Some(file) = zoo_model::onnx_file(described.name()) {
-        let name = escaped(file);
-        return Err(Failure::usage(format!(
-            "`onnx:{name}` is an imported model, whose layers have the channels of its file: channels of models of the zoo alone can be \
-             removed. `train --prune 0.8` makes weights of an imported model zero, and `quantize` puts its layers on bytes"
-        )));
+    if described.int8().is_some() {
+        return Err(Failure::usage(
+            "the model is on bytes, whose channels are not removed: give the folder of the run before, and quantize what is left of it",
+        ));
     }
     let model = described.plain_model()?;
     let whole = step::prediction(&model, 1).map_err(TrainError::from)?;

@@ -8,7 +8,7 @@ use super::setup::process;
 use super::text::escaped;
 use super::trained::{describe, peaks};
 use super::weights::{of_weights, refused};
-use super::{Failure, out_file, say};
+use super::{Failure, complain, out_file, say, signals};
 use clap::{Args, ValueEnum};
 use plimsoll::Size;
 use plimsoll::compress::{Int8Grids, KeptLayers};
@@ -18,7 +18,7 @@ use plimsoll::plan::{Entry, in_words};
 use plimsoll::train::{TrainError, WeightsFile, sparse_parameters};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Heap for each node of the model's graph while it is exported, at most: of the graph, of that of one more example, and of the
 /// nodes of the file with their names.
@@ -165,10 +165,13 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
         memory::trim_code();
         let step = bytes(&grids)?;
         let planned = planned.max(account(options, &step)?);
-        let exported = session.export_step(&out, format, &step).map_err(|error| match error {
-            TrainError::Export(error) => failure(error),
-            other => other.into(),
-        })?;
+        let write = || {
+            session.export_step(&out, format, &step).map_err(|error| match error {
+                TrainError::Export(error) => failure(error),
+                other => other.into(),
+            })
+        };
+        let exported = signals::whole_or_absent(&out, write)?;
         (exported, planned)
     } else {
         described.check_int8(model.as_ref())?;
@@ -178,34 +181,41 @@ pub fn run(options: &ExportOptions) -> Result<(), Failure> {
         };
         let planned = account(options, &step)?;
         let weights = WeightsFile::open(&options.run, step.graph()).map_err(refused)?;
-        let exported = match options.to {
-            To::Onnx | To::Tflite => step.write(format, &weights, &out).map_err(failure)?,
+        let write = || match options.to {
+            To::Onnx | To::Tflite => step.write(format, &weights, &out).map_err(failure),
             To::Safetensors => {
-                weights
-                    .save_as(&out, options.weight_names.unwrap_or(WeightNames::Own).names())
-                    .map_err(of_weights)?;
+                let names = options.weight_names.unwrap_or(WeightNames::Own).names();
+                weights.save_as(&out, names).map_err(of_weights)?;
                 let bytes = std::fs::metadata(&out).map_or(0, |file| file.len());
-                Exported { ops: 0, tensors: step.graph().states.len(), bytes }
+                Ok(Exported { ops: 0, tensors: step.graph().states.len(), bytes })
             }
         };
+        let exported = signals::whole_or_absent(&out, write)?;
         (exported, planned)
     };
+    // The file's bytes are on standard output then.
+    let on_stdout = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new).contains(&out.as_path());
+    let tell = if on_stdout { complain } else { say };
     let measured = measured_peak();
-    let words = usize::try_from(exported.bytes).map_or_else(|_| exported.bytes.to_string(), in_words);
+    // A pipe does not tell what it was given.
+    let bytes = (exported.bytes > 0).then_some(exported.bytes);
+    let words = bytes.map_or(String::new(), |bytes| {
+        format!(", {}", usize::try_from(bytes).map_or_else(|_| bytes.to_string(), in_words))
+    });
     let ops = if exported.ops > 0 { format!("{} ops, ", exported.ops) } else { String::new() };
-    say(&format!("{}: {ops}{} tensors, {words}", escaped(out.display()), exported.tensors));
+    tell(&format!("{}: {ops}{} tensors{words}", escaped(out.display()), exported.tensors));
     let stripped = sparse_parameters(&options.run).map_err(refused)?.len();
     if stripped > 0 {
         let zeros = "zeros stay zeros, so that `gzip` makes the file smaller";
-        say(&format!("{stripped} pruned tensors are written whole; their {zeros}"));
+        tell(&format!("{stripped} pruned tensors are written whole; their {zeros}"));
     }
-    say(&peaks(planned, measured));
+    tell(&peaks(planned, measured));
     if options.json {
         let object = json!({
-            "file": out, "ops": exported.ops, "tensors": exported.tensors, "bytes": exported.bytes,
+            "file": out, "ops": exported.ops, "tensors": exported.tensors, "bytes": bytes,
             "planned_peak_bytes": planned, "measured_peak_bytes": measured,
         });
-        say(&object.to_string());
+        tell(&object.to_string());
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The folder of a model that was made from a run's: by `prune` or `quantize`.
 
-use super::Failure;
 use super::run_folder::{REPORT, WEIGHTS, found_in};
 use super::text::escaped;
 use super::weights::{of_weights, refused};
+use super::{Failure, signals};
 use plimsoll::train::{DataFile, Session, write_atomically};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -49,13 +49,15 @@ impl MadeFolder {
     pub fn write(&self, session: &Session, change: impl FnOnce(&mut Value)) -> Result<(u64, u64), Failure> {
         let failed =
             |e: std::io::Error| Failure::usage(format!("--out {}: {e}", escaped(self.out.display())));
-        let made = MissingFolders::above(&self.out);
-        std::fs::create_dir_all(&self.out).map_err(failed)?;
-        let written = self.fill(session, change);
-        if written.is_err() {
-            made.remove();
-        }
-        written
+        signals::whole_or_absent(&self.out, || {
+            let made = Made::in_folder(&self.out);
+            std::fs::create_dir_all(&self.out).map_err(failed)?;
+            let written = self.fill(session, change);
+            if written.is_err() {
+                made.remove();
+            }
+            written
+        })
     }
 
     fn fill(&self, session: &Session, change: impl FnOnce(&mut Value)) -> Result<(u64, u64), Failure> {
@@ -80,24 +82,37 @@ impl MadeFolder {
     }
 }
 
-/// Folders that were not there before, the innermost first.
-struct MissingFolders(Vec<PathBuf>);
+/// What is made in a folder.
+struct Made {
+    folder: PathBuf,
+    /// What was in it before.
+    before: Vec<PathBuf>,
+    /// Folders that were not there before, the innermost first.
+    missing: Vec<PathBuf>,
+}
 
-impl MissingFolders {
+impl Made {
     /// A folder and those that it is in, as far as they are not there.
-    fn above(folder: &Path) -> Self {
+    fn in_folder(folder: &Path) -> Self {
         let missing = folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
-        Self(missing.map(Path::to_path_buf).collect())
+        let missing = missing.map(Path::to_path_buf).collect();
+        Self { folder: folder.to_path_buf(), before: files(folder), missing }
     }
 
-    /// Removes what was made of them: the innermost with all that is in it, others if nothing else is there by now.
+    /// Removes what was made: new files, and then new folders if nothing else is there by now.
     fn remove(&self) {
-        for (i, folder) in self.0.iter().enumerate() {
-            // What cannot be removed stays: the failure before is what the user is told.
-            let _ = match i {
-                0 => std::fs::remove_dir_all(folder),
-                _ => std::fs::remove_dir(folder),
-            };
+        // What cannot be removed stays: the failure before is what the user is told.
+        for file in files(&self.folder).iter().filter(|file| !self.before.contains(file)) {
+            let _ = std::fs::remove_file(file);
+        }
+        for folder in &self.missing {
+            let _ = std::fs::remove_dir(folder);
         }
     }
+}
+
+/// What is in a folder; nothing if there is none.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(folder).into_iter().flatten();
+    found.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }

@@ -1,7 +1,10 @@
 //! Ctrl-C, SIGTERM, SIGHUP and an output that nobody reads any more: the first lets a run finish its step and save, the second
 //! signal kills.
 
+use super::Failure;
+use super::text::escaped;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 /// The exit status that what stopped this program asks for, or zero.
@@ -70,6 +73,11 @@ pub fn collect() -> io::Result<Vec<(i32, std::sync::Arc<AtomicBool>)>> {
 /// the system's limit becomes an error instead of a signal.
 #[cfg(unix)]
 pub fn listen() -> io::Result<()> {
+    listen_saying(b"\nplimsoll: stopping after this step; once more to stop at once\n")
+}
+
+#[cfg(unix)]
+fn listen_saying(text: &'static [u8]) -> io::Result<()> {
     use signal_hook::consts::SIGXFSZ;
     use signal_hook::{flag, low_level};
     use std::sync::Arc;
@@ -83,7 +91,6 @@ pub fn listen() -> io::Result<()> {
         let first = move || {
             STATUS.store(128 + signal as u8, Relaxed);
             second.store(true, Relaxed);
-            let text = b"\nplimsoll: stopping after this step; once more to stop at once\n";
             // SAFETY: writes constant bytes to a file descriptor.
             unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
         };
@@ -111,6 +118,32 @@ fn is_ignored(signal: i32) -> bool {
 /// There are no such signals here.
 #[cfg(not(unix))]
 pub fn listen() -> io::Result<()> {
+    listen_saying(b"")
+}
+
+#[cfg(not(unix))]
+fn listen_saying(_: &'static [u8]) -> io::Result<()> {
     LISTENING.store(true, Relaxed);
     Ok(())
+}
+
+/// Makes a file or a folder, of which a signal leaves nothing: files that are being written are given up, and the failure says so with
+/// the signal's exit status. Until then, where nothing is begun, a signal ends the program at once.
+pub fn whole_or_absent<T>(out: &Path, make: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let begun =
+        listen_saying(b"\nplimsoll: stopping, and removing what is unfinished; once more to stop at once\n");
+    begun.map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
+    plimsoll::export::give_up_when(|| stopped().is_some());
+    make().map_err(|failure| match stopped() {
+        Some(status) => {
+            let name = escaped(out.display());
+            Failure { status, ..Failure::run(format!("stopped: nothing was written to {name}")) }
+        }
+        None => failure,
+    })
+}
+
+/// The exit status of the signal that arrived, if one did.
+fn stopped() -> Option<u8> {
+    received().filter(|&status| status > 128 && status != CLOSED_PIPE)
 }

@@ -66,6 +66,13 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         run_folder::check(options)?;
     }
     weights::check(options)?;
+    let imported = zoo_model::onnx_file(&options.model.model).is_some();
+    if imported && !options.model.widths.is_empty() && options.weights.is_none() && options.resume.is_none() {
+        return Err(Failure::usage(
+            "--widths: the weights in an ONNX file are those of all its channels: remove some with `plimsoll prune`, and add --weights \
+             with the folder that it wrote",
+        ));
+    }
     options.page.file(options.out.as_deref())?;
     let port = options.page.port()?;
     options.watching.check_terminal()?;

@@ -2,11 +2,13 @@
 
 use super::args::ModelOptions;
 use super::input::is_masked;
+use super::text::escaped;
 use super::{Failure, applies, export};
 use plimsoll::compress::QuantizeAware;
 use plimsoll::data::{Family, Format, FormatOption};
 use plimsoll::export::OnnxModel;
-use plimsoll::graph::Role;
+use plimsoll::graph::op::Conv;
+use plimsoll::graph::{Node, Op, Role};
 use plimsoll::nn::zoo::{ZOO, ZooEntry, ZooOptions};
 use plimsoll::nn::{CrossEntropy, Model, Narrow, WithLoss, step};
 use serde_json::Value;
@@ -100,11 +102,22 @@ fn onnx_model(options: &ModelOptions, file: &str) -> Result<Box<dyn Model>, Fail
         return Err(Failure::usage(format!("{flag}: a model of a file has the file's sizes: leave it out")));
     }
     let model = OnnxModel::open(file.as_ref()).map_err(export::failure)?;
-    match (options.train_batch_norm, model.has_batch_norm()) {
-        (true, false) => Err(Failure::usage("--train-batch-norm: the file has no batch norm: leave it out")),
-        (true, true) => Ok(Box::new(model.train_batch_norm())),
-        (false, _) => Ok(Box::new(model)),
+    let model = match (options.train_batch_norm, model.has_batch_norm()) {
+        (true, false) => {
+            return Err(Failure::usage("--train-batch-norm: the file has no batch norm: leave it out"));
+        }
+        (true, true) => model.train_batch_norm(),
+        (false, _) => model,
+    };
+    if options.widths.is_empty() {
+        return Ok(Box::new(model));
     }
+    let widths = widths(&options.widths)?;
+    check_widths(&widths, &model)?;
+    let narrow = Narrow::new(model, widths);
+    // The file may have what cannot follow.
+    step::prediction(&narrow, 1).map_err(|e| Failure::usage(format!("--widths: {}", escaped(e))))?;
+    Ok(Box::new(narrow))
 }
 
 /// The model of the zoo with the flags' options, and with the tokens of the data.
@@ -205,13 +218,19 @@ fn scaled_width(entry: &ZooEntry, factor: f64) -> Result<usize, Failure> {
 
 /// Parses `--widths`.
 pub fn widths(words: &[String]) -> Result<BTreeMap<String, usize>, Failure> {
-    let parsed = words.iter().map(|word| {
+    let mut widths = BTreeMap::new();
+    for word in words {
         let parts = word.rsplit_once('=').and_then(|(layer, n)| Some((layer.to_string(), n.parse().ok()?)));
-        parts.filter(|(_, n)| (1..=1 << 14).contains(n)).ok_or_else(|| {
+        let (layer, n) = parts.filter(|(_, n)| (1..=1 << 14).contains(n)).ok_or_else(|| {
             Failure::usage(format!("--widths {word}: write a layer and a number of channels, like `conv1=8`"))
-        })
-    });
-    parsed.collect()
+        })?;
+        if let Some(before) = widths.insert(layer.clone(), n) {
+            return Err(Failure::usage(format!(
+                "--widths: `{layer}` is there twice, with {before} and {n} channels: leave one out"
+            )));
+        }
+    }
+    Ok(widths)
 }
 
 /// The widths in a run's files, as flags.
@@ -220,20 +239,30 @@ pub fn widths_in(options: &Value) -> Vec<String> {
     layers.filter_map(|(layer, n)| Some(format!("{layer}={}", n.as_u64()?))).collect()
 }
 
-/// Refuses layers that the model does not have, or whose channels are not a kernel's.
+/// Refuses layers that the model does not have, whose channels are not a kernel's, or which have those of the layer that they read.
 fn check_widths(widths: &BTreeMap<String, usize>, model: &dyn Model) -> Result<(), Failure> {
     let graph = step::prediction(model, 1).map_err(Failure::usage)?;
     let kernels =
         graph.states.iter().filter(|s| s.role == Role::Parameter && graph.ty(s.input).shape.rank() == 4);
-    let layers: Vec<&str> = kernels.filter_map(|s| s.name.strip_suffix("/kernel")).collect();
-    match widths.keys().find(|layer| !layers.contains(&layer.as_str())) {
-        Some(layer) => {
-            let listed = layers.join(", ");
-            Err(Failure::usage(format!(
-                "--widths: no convolution of {} is named `{layer}`; there are {listed}",
-                model.name()
-            )))
-        }
+    let name = |kernel: &'_ str| kernel.strip_suffix("/kernel").unwrap_or(kernel).to_string();
+    let (mut layers, mut grouped) = (Vec::new(), Vec::new());
+    for kernel in kernels {
+        let in_groups = |node: &Node| {
+            matches!(node.op, Op::Conv(Conv::Forward { groups: 2.., .. })) && node.inputs[1] == kernel.input
+        };
+        let list = if graph.nodes.iter().any(in_groups) { &mut grouped } else { &mut layers };
+        list.push(name(&kernel.name));
+    }
+    let listed = layers.join(", ");
+    match widths.keys().find(|layer| !layers.contains(layer)) {
+        Some(layer) if grouped.contains(layer) => Err(Failure::usage(format!(
+            "--widths: `{layer}` is a convolution in groups, like a depthwise one: it has the channels of the layer that it reads; name \
+             that one: there are {listed}"
+        ))),
+        Some(layer) => Err(Failure::usage(format!(
+            "--widths: no convolution of {} is named `{layer}`; there are {listed}",
+            model.name()
+        ))),
         None => Ok(()),
     }
 }

@@ -1,8 +1,9 @@
 //! Files that are there whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The suffix of a file that is still being written.
 pub const PARTIAL: &str = ".partial";
@@ -10,25 +11,59 @@ pub const PARTIAL: &str = ".partial";
 /// Bytes between two syncs, so that the page cache holds little of the file.
 const SYNC_BYTES: usize = 32 << 20;
 
+/// Whether files that are being written are given up.
+static GIVEN_UP: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Files that are being written are given up as soon as this says so: what writes one gets an error, and nothing is left of it.
+pub fn give_up_when(stopped: fn() -> bool) {
+    // The first call decides.
+    let _ = GIVEN_UP.set(stopped);
+}
+
+/// An error once files are given up.
+fn go_on() -> io::Result<()> {
+    match GIVEN_UP.get().is_some_and(|stopped| stopped()) {
+        true => Err(io::Error::other("stopped before it was whole")),
+        false => Ok(()),
+    }
+}
+
+/// Whether a path names a device, a pipe or a file that this program has open: these are written to, not replaced.
+pub fn is_written_in_place(path: &Path) -> bool {
+    let open = ["/dev", "/dev/fd", "/proc/self/fd"].map(Path::new);
+    let special = |found: fs::Metadata| !found.is_file() && !found.is_dir();
+    let is_open = path.parent().is_some_and(|folder| open.contains(&folder));
+    fs::metadata(path).is_ok_and(|found| is_open || special(found))
+}
+
 /// A file that is being written under a partial name. [`PartialFile::commit`] gives it its own; without that it is removed, and
-/// a file that was there before stays as it is.
+/// a file that was there before stays as it is. A device or a pipe is written to as it is.
 pub struct PartialFile {
     file: File,
-    partial: PathBuf,
+    /// None where the file is written in place.
+    partial: Option<PathBuf>,
     path: PathBuf,
     unsynced: usize,
     committed: bool,
 }
 
 impl PartialFile {
-    /// Creates the partial file. One that a killed program left is replaced, and so is a link: nothing is written through it.
+    /// Creates the partial file. One that a killed program left is replaced, and so is a link: nothing is written through it, but to a
+    /// device or a pipe.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(PARTIAL);
-        let partial = PathBuf::from(partial);
-        let file = match fs::remove_file(&partial) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => File::create_new(&partial)?,
+        go_on()?;
+        let (file, partial) = match is_written_in_place(path) {
+            true => (OpenOptions::new().write(true).open(path)?, None),
+            false => {
+                let mut partial = path.as_os_str().to_owned();
+                partial.push(PARTIAL);
+                let partial = PathBuf::from(partial);
+                let file = match fs::remove_file(&partial) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                    _ => File::create_new(&partial)?,
+                };
+                (file, Some(partial))
+            }
         };
         Ok(Self { file, partial, path: path.to_path_buf(), unsynced: 0, committed: false })
     }
@@ -40,8 +75,10 @@ impl PartialFile {
 
     /// Waits for the disk, and gives the file its name.
     pub fn commit(mut self) -> io::Result<()> {
+        go_on()?;
+        let Some(partial) = &self.partial else { return Ok(()) };
         self.file.sync_all()?;
-        fs::rename(&self.partial, &self.path)?;
+        fs::rename(partial, &self.path)?;
         self.committed = true;
         let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)?.sync_all()
@@ -50,9 +87,10 @@ impl PartialFile {
 
 impl Write for PartialFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        go_on()?;
         let count = self.file.write(bytes)?;
         self.unsynced += count;
-        if self.unsynced >= SYNC_BYTES {
+        if self.unsynced >= SYNC_BYTES && self.partial.is_some() {
             self.unsynced = 0;
             self.file.sync_data()?;
         }
@@ -66,8 +104,8 @@ impl Write for PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        if !self.committed {
-            let _ = fs::remove_file(&self.partial);
+        if let (Some(partial), false) = (&self.partial, self.committed) {
+            let _ = fs::remove_file(partial);
         }
     }
 }

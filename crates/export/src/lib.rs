@@ -23,7 +23,7 @@ mod weights;
 
 pub use batch::{Batch, ExportGraph, Format};
 pub use error::ExportError;
-pub use file::{PARTIAL, PartialFile};
+pub use file::{PARTIAL, PartialFile, give_up_when, is_written_in_place};
 pub use onnx::{OnnxModel, OnnxOptions, onnx};
 pub use tflite::{TfliteWeights, tflite};
 pub use weights::{BUFFER_BYTES, Weights};

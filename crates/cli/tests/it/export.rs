@@ -247,3 +247,23 @@ fn calibration_data_that_is_empty_or_not_finite_is_refused() {
         assert!(!scratch.0.join("bytes").exists() && !scratch.0.join("run/mlp.tflite").exists());
     }
 }
+
+/// A pipe gets the bytes of the file, and is a pipe afterwards.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_written_to_and_not_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let scratch = Scratch::new("export-pipe");
+    let run = trained(&scratch);
+    let pipe = scratch.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for to in ["onnx", "tflite", "safetensors"] {
+        let file = scratch.path("file");
+        json(&plimsoll(&["export", &run, "--json", "--to", to, "--out", &file]));
+        let from = pipe.clone();
+        let reader = std::thread::spawn(move || fs::read(from).unwrap());
+        json(&plimsoll(&["export", &run, "--json", "--to", to, "--out", &pipe]));
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo(), "{to}");
+        assert!(reader.join().unwrap() == fs::read(&file).unwrap(), "{to}");
+    }
+}

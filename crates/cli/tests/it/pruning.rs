@@ -55,6 +55,11 @@ fn wrong_flags_of_pruning_say_what_to_change() {
         (&["--prune-layers=dense1"], "add --prune"),
         (&["--widths=nobody=3"], "no convolution of lenet is named `nobody`"),
         (&["--widths=conv1=0"], "like `conv1=8`"),
+        (&["--widths=conv1=3,conv1=4"], "`conv1` is there twice, with 3 and 4 channels"),
+        (
+            &["--model=mobilenet_v2", "--image-size=32", "--classes=10", "--widths=features/2/conv/1/0=8"],
+            "it has the channels of the layer that it reads",
+        ),
     ] {
         let message = train(flags);
         assert!(message.contains(says), "{flags:?}: {message}");
@@ -86,6 +91,8 @@ fn channels_are_removed_and_the_smaller_model_trains_on() {
     let other = scratch.path("other");
     assert!(refused(&["prune", &run, "--channels=1.5", "--out", &other]).contains("0.5 removes half"));
     assert!(refused(&["prune", &other, "--channels=0.5", "--out", &other]).contains("a run that has ended"));
+    let all = refused(&["prune", &run, "--channels=0.95", "--out", &other]);
+    assert!(all.contains("leaves none of the 6 channels of `conv1`: remove at most 0.91"), "{all}");
     let dense = scratch.path("dense");
     json(&plimsoll(&["train", "--json", "--model=mlp", "--steps=2", "--out", &dense]));
     assert!(refused(&["prune", &dense, "--channels=0.5", "--out", &other]).contains("nothing to remove"));
@@ -323,20 +330,107 @@ fn a_model_of_text_that_trains_as_if_on_bytes_is_quantized_but_for_its_head() {
     }
 }
 
+/// The channels that an imported model loses are those of the model that it was made from, and what is left goes on like any other.
 #[test]
-fn channels_of_an_imported_model_are_refused_with_what_to_do_instead() {
+fn channels_of_an_imported_model_are_removed_like_those_of_its_origin() {
     let scratch = Scratch::new("prune-imported");
-    let (run, tuned, file) = (scratch.path("run"), scratch.path("tuned"), scratch.path("lenet.onnx"));
-    json(&plimsoll(&["train", "--json", "--steps=1", "--out", &run]));
+    let [run, tuned, half, own_half, after, bytes] =
+        ["run", "tuned", "half", "own-half", "after", "bytes"].map(|name| scratch.path(name));
+    let (file, small) = (scratch.path("lenet.onnx"), scratch.path("small.onnx"));
+    json(&plimsoll(&["train", "--json", "--steps=60", "--out", &run]));
     json(&plimsoll(&["export", &run, "--to=onnx", "--json", "--out", &file]));
     let model = format!("onnx:{file}");
-    json(&plimsoll(&["train", "--json", "--steps=1", "--data=mnist", "--model", &model, "--out", &tuned]));
-    let message = refused(&["prune", &tuned, "--channels=0.5", "--out", &scratch.path("half")]);
-    assert!(message.contains("imported model") && message.contains("train --prune 0.8"), "{message}");
-    // Both of what it says are there.
-    let words = ["train", "--json", "--steps=1", "--data=mnist", "--prune=0.8", "--model", &model];
-    json(&plimsoll(&words));
-    assert!(plimsoll(&["quantize", &tuned, "--out", &scratch.path("bytes")]).status.success());
+    let train = ["train", "--json", "--data=mnist", "--model", &model];
+    // A step that changes nothing.
+    let still = ["--steps=1", "--optimizer=sgd", "--lr=1e-30", "--out", &tuned];
+    json(&plimsoll(&[&train[..], &still].concat()));
+    let pruned = plimsoll(&["prune", &tuned, "--channels=0.5", "--out", &half]);
+    let said = text(&pruned.stdout);
+    assert!(pruned.status.success(), "{}", text(&pruned.stderr));
+    assert!(said.contains("channels     22 before, 11 left, in 2 layers"), "{said}");
+    assert!(plimsoll(&["prune", &run, "--channels=0.5", "--out", &own_half]).status.success());
+    let [imported, own] =
+        [&half, &own_half].map(|folder| number(&json(&plimsoll(&["evaluate", folder, "--json"])), "loss"));
+    assert!((imported - own).abs() < 1e-5, "{imported} {own}");
+    // It trains on, is quantized, and leaves as a file of the smaller model, which comes back.
+    let report =
+        json(&plimsoll(&[&train[..], &["--steps=40", "--weights", &half, "--out", &after]].concat()));
+    assert!(number(&report, "test_accuracy") > 0.5, "{report}");
+    let evaluated = json(&plimsoll(&["evaluate", &after, "--json"]));
+    assert!((number(&evaluated, "loss") - number(&report, "test_loss")).abs() < 1e-5, "{evaluated}");
+    assert!(plimsoll(&["predict", &after]).status.success());
+    assert!(plimsoll(&["quantize", &after, "--examples=100", "--out", &bytes]).status.success());
+    json(&plimsoll(&["evaluate", &bytes, "--json"]));
+    json(&plimsoll(&["export", &after, "--to=onnx", "--json", "--out", &small]));
+    // The parameters that are left, and the nodes.
+    let size = fs::metadata(&small).unwrap().len();
+    assert!((35_820 * 4..35_820 * 4 + 4096).contains(&size), "{size}");
+    let back = format!("onnx:{small}");
+    let words = ["train", "--json", "--data=mnist", "--model", &back];
+    let again = json(&plimsoll(&[&words[..], &["--steps=1", "--optimizer=sgd", "--lr=1e-30"]].concat()));
+    assert!((number(&again, "test_loss") - number(&report, "test_loss")).abs() < 1e-4, "{again} {report}");
+
+    let widths = [&train[..], &["--steps=1", "--widths=conv1=3"]].concat();
+    assert!(refused(&widths).contains("remove some with `plimsoll prune`"));
+    let plan = ["plan", "--data=mnist", "--model", &model, "--widths=conv1=9"];
+    assert!(refused(&plan).contains("`conv1` has 6 channels, 9 cannot be left"));
+    let message = refused(&["prune", &bytes, "--channels=0.5", "--out", &scratch.path("other")]);
+    assert!(message.contains("give the folder of the run before"), "{message}");
+}
+
+/// What `prune`, `quantize` and `export` began when a signal came is gone, and a second signal ends them at once.
+#[cfg(unix)]
+#[test]
+fn a_signal_leaves_nothing_unfinished() {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command, Output, Stdio};
+    let scratch = Scratch::new("stopped");
+    let (run, out, file) = (scratch.path("run"), scratch.0.join("new"), scratch.0.join("model.safetensors"));
+    let train = ["train", "--json", "--steps=1", "--model=resnet18", "--image-size=32", "--classes=10"];
+    json(&plimsoll(&[&train[..], &["--batch=4", "--out", &run]].concat()));
+    let made = out.join("made");
+    let send = |child: &Child, signal: &str| {
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    };
+    // The command is held while it writes, so that signals come in the middle.
+    let stopped = |words: &[&str], partial: &std::path::Path, signals: &[&str]| -> Output {
+        for _ in 0..50 {
+            let mut child =
+                support::command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            while !partial.exists() && child.try_wait().unwrap().is_none() {}
+            send(&child, "-STOP");
+            let writes = partial.exists();
+            signals.iter().filter(|_| writes).for_each(|signal| send(&child, signal));
+            send(&child, "-CONT");
+            let output = child.wait_with_output().unwrap();
+            if writes {
+                return output;
+            }
+            let _ = fs::remove_dir_all(&out);
+            let _ = fs::remove_file(&file);
+        }
+        panic!("{words:?} was never caught while it wrote");
+    };
+    let (to, to_file) = (made.to_str().unwrap(), file.to_str().unwrap());
+    let weights = made.join("weights.safetensors.partial");
+    let partial_file = scratch.0.join("model.safetensors.partial");
+    let export = ["export", &run, "--to=safetensors", "--out", to_file];
+    for (words, partial) in [
+        (&["prune", &run, "--channels=0.25", "--out", to][..], &weights),
+        (&["quantize", &run, "--examples=20", "--out", to], &weights),
+        (&export, &partial_file),
+    ] {
+        for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+            let output = stopped(words, partial, &[signal]);
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(status), "{words:?}: {message}");
+            assert!(message.contains("removing what is unfinished"), "{message}");
+            assert!(message.contains("stopped: nothing was written to"), "{message}");
+            assert!(!out.exists() && !file.exists() && !partial_file.exists(), "{words:?}");
+        }
+    }
+    let twice = stopped(&export, &partial_file, &["-INT", "-TERM"]);
+    assert!(twice.status.signal().is_some(), "{:?}", twice.status);
 }
 
 /// Weights that are not numbers are wrong input of every command that writes them anew, and nothing is left of what it began.
