@@ -335,7 +335,7 @@ pub struct GraphOptions {
     /// Which step
     #[arg(long, value_enum, default_value = "train")]
     pub step: StepName,
-    /// Precision of activations: f32, bf16 or f16
+    /// Precision of activations: f32, tf32 (the graph of f32), bf16 or f16
     #[arg(long, default_value = "f32", value_parser = precision)]
     pub precision: Precision,
     /// Print it for Graphviz

@@ -113,7 +113,8 @@ fn logical(
             DeviceName::Cpu(_) => cpu_executor(run, threads, line_bytes, None)?,
             DeviceName::Cuda(index) => {
                 let line = lines.iter().position(|(other, _)| *other == name).map(|at| lines.remove(at).1);
-                let gpu = open(index, line, run.check_memory, None, ("--place", "place its layers on cpu"))?;
+                let (precision, instead) = (run.precision.precision, ("--place", "place its layers on cpu"));
+                let gpu = open(index, line, precision, run.check_memory, None, instead)?;
                 lines.push((name, Size::Bytes(gpu.line_bytes)));
                 Box::new(gpu.executor)
             }

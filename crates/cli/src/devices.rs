@@ -8,6 +8,7 @@ use plimsoll::Size;
 use plimsoll::cpu::isa::Isa;
 use plimsoll::cuda::{Cuda, CudaError, Gpu, libraries};
 use plimsoll::memory;
+use plimsoll::nn::Precision;
 use plimsoll::plan::in_words;
 use plimsoll::runtime::StepTimes;
 use plimsoll::train::DeviceName;
@@ -97,6 +98,7 @@ pub struct Chosen {
 /// The GPU that the flags name, opened; none where they name the processor.
 pub fn gpu(
     machine: &MachineOptions,
+    precision: Precision,
     checked: bool,
     times: Option<&Arc<StepTimes>>,
 ) -> Result<Option<Chosen>, Failure> {
@@ -112,19 +114,22 @@ pub fn gpu(
     let memory = machine.device_memory.as_ref();
     let size = memory.map(|given| given.of(DeviceName::Cuda(index))).transpose()?;
     let instead = "leave --device out to train on the cpu";
-    open(index, size, checked, times, ("--device", instead)).map(Some)
+    open(index, size, precision, checked, times, ("--device", instead)).map(Some)
 }
 
 /// A GPU under a line, as a flag names it. Where it cannot be used, the words say what to do instead.
 pub fn open(
     index: usize,
     line: Option<Size>,
+    precision: Precision,
     checked: bool,
     times: Option<&Arc<StepTimes>>,
     (flag, instead): (&str, &str),
 ) -> Result<Chosen, Failure> {
     let cache = plan_cache(None)?.map(|folder| folder.join("kernels"));
-    let executor = Cuda::open(index, cache).map_err(|e| unusable(&e, flag, instead))?;
+    let opened = Cuda::open(index, cache);
+    let opened = if precision == Precision::TF32 { opened.and_then(Cuda::tf32) } else { opened };
+    let executor = opened.map_err(|e| unusable(&e, flag, instead))?;
     let gpu = executor.gpu();
     let free_bytes = gpu.free_bytes.unwrap_or(gpu.total_bytes);
     let line_bytes = line.unwrap_or(DEFAULT_LINE).bytes(free_bytes);
@@ -167,6 +172,7 @@ fn unusable(error: &CudaError, flag: &str, instead: &str) -> Failure {
         CudaError::Library { .. } | CudaError::Symbol { .. } | CudaError::NoDevice { .. } => {
             Failure::usage(format!("{flag}: {error}; {instead}; `plimsoll devices` lists what is here"))
         }
+        CudaError::NoTf32 { .. } => Failure::usage(format!("--precision tf32: {error}")),
         CudaError::Call { .. } | CudaError::Compile(_) => Failure::run(error),
     }
 }

@@ -31,7 +31,7 @@ pub fn narrowed(
     precision: Precision,
 ) -> Result<Box<dyn Model>, Failure> {
     let (inputs, _) = data.train.schema().fields()?;
-    let narrow = precision != Precision::F32 && inputs.iter().any(|f| f.ty.dtype == precision.dtype());
+    let narrow = precision.is_low() && inputs.iter().any(|f| f.ty.dtype == precision.dtype());
     Ok(if narrow { Box::new(NarrowInputs::new(model, precision)) } else { model })
 }
 

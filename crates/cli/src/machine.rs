@@ -6,6 +6,7 @@ use super::text::escaped;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use plimsoll::Size;
+use plimsoll::nn::Precision;
 use plimsoll::plan::{Executor, LoadSheet, Network, in_words};
 use plimsoll_machine::{Compute, Machine, PlanOnly, Space};
 
@@ -29,7 +30,9 @@ impl Elsewhere {
 
     /// An executor that plans for the machine.
     pub fn executor(&self, options: &RunOptions) -> Box<dyn Executor> {
-        let executor = PlanOnly::new(&self.machine);
+        let machine = self.machine.clone();
+        let in_tf32 = options.precision.precision == Precision::TF32;
+        let executor = PlanOnly::new(&if in_tf32 { machine.in_tf32() } else { machine });
         match options.spill.as_ref().is_some_and(|folder| folder.as_os_str() == "none") {
             true => Box::new(executor.without_file()),
             false => Box::new(executor),

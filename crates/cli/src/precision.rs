@@ -8,7 +8,8 @@ use plimsoll::nn::{LossScale, Policy, Precision};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Precision")]
 pub struct PrecisionOptions {
-    /// Precision of activations and matrix products: f32, bf16 or f16; parameters, sums, norms and losses stay f32
+    /// Precision of activations and matrix products: f32, tf32 (on a GPU: f32 in memory, products of 10 bits), bf16 or f16;
+    /// parameters, sums, norms and losses stay f32
     #[arg(long, default_value = "f32", value_parser = precision)]
     pub precision: Precision,
     /// Layers that compute in f32: a name, or a pattern like `block*/norm1`; comma-separated
@@ -28,6 +29,7 @@ pub fn precision(text: &str) -> Result<Precision, String> {
         let meant = match text.to_ascii_lowercase().as_str() {
             "fp16" | "float16" | "half" | "16" | "amp" => "f16",
             "bfloat16" | "bfp16" | "b16" => "bf16",
+            "tensorfloat32" | "tensorfloat-32" | "tf-32" => "tf32",
             "fp32" | "float32" | "float" | "single" | "32" => "f32",
             _ => return error,
         };
@@ -49,7 +51,7 @@ impl PrecisionOptions {
     /// The precision policy.
     pub fn policy(&self) -> Result<Policy, Failure> {
         let unused = [
-            ("--keep-f32", !self.keep_f32.is_empty() && self.precision == Precision::F32, "bf16 or f16"),
+            ("--keep-f32", !self.keep_f32.is_empty() && !self.precision.is_low(), "bf16 or f16"),
             ("--loss-scale", self.loss_scale.is_some() && self.precision != Precision::F16, "f16"),
             (
                 "--loss-scale-growth",

@@ -275,9 +275,9 @@ fn offloading(options: &RunOptions) -> Option<Alternative> {
     Some(alternative("offloading", "--spill .".into(), fits, &sheet))
 }
 
-/// Activations in bf16, where they are f32.
+/// Activations in bf16, where they take 32 bits.
 fn lower_precision(options: &RunOptions) -> Option<Alternative> {
-    if options.precision.precision != Precision::F32 {
+    if options.precision.precision.is_low() {
         return None;
     }
     let mut low = options.clone();

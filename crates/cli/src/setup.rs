@@ -487,7 +487,9 @@ fn run_executor(
     if let Some(elsewhere) = &options.elsewhere {
         return Ok((elsewhere.executor(options), elsewhere.device_line()));
     }
-    if let Some(gpu) = devices::gpu(&options.machine, options.check_memory, times)? {
+    if let Some(gpu) =
+        devices::gpu(&options.machine, options.precision.precision, options.check_memory, times)?
+    {
         let executor = match spill_folder(options)? {
             Some(folder) => {
                 let rates = disk(options.spill_speed, &folder, line_bytes)?;

@@ -300,13 +300,20 @@ impl Described {
         self.check_int8(model.as_ref())?;
         let classes = model.target().bound;
         let model = narrowed(model, &data, self.policy.precision)?;
-        let gpu = devices::gpu(&options.machine, false, None)?;
+        let gpu = devices::gpu(&options.machine, self.policy.precision, false, None)?;
+        let policy = match self.policy.precision {
+            Precision::TF32 if gpu.is_none() => {
+                hint("trained in tf32, which the cpu does not have: it computes in f32");
+                Policy { precision: Precision::F32, ..self.policy }
+            }
+            _ => self.policy,
+        };
         let (with_gpu, device_line) = (gpu.is_some(), gpu.as_ref().map_or(usize::MAX, |gpu| gpu.line_bytes));
         let cpu = || trained_executor(threads, options.spill.as_deref(), &options.run);
         let executor = gpu.map_or_else(cpu, |gpu| Ok(Box::new(gpu.executor) as _))?;
         let trainer = Trainer::new(model, Sgd::new(0.0)).executor(executor).device_line(device_line);
         let examples = examples.min(data.test.len().unwrap_or(1).max(1));
-        let trainer = trainer.batch(examples).seed(self.seed).precision(self.policy);
+        let trainer = trainer.batch(examples).seed(self.seed).precision(policy);
         let trainer = trainer.memory(Size::Bytes(line_bytes)).process(process(threads, with_gpu));
         let trainer = progress::attach(trainer.kinds(&[kind]).report(report));
         let sparse = match &self.parameters {

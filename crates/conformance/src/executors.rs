@@ -50,6 +50,11 @@ static EMULATED_CUDA: &[ExecutorEntry] =
 /// A GPU.
 static GPU: &[ExecutorEntry] = &[ExecutorEntry { name: "cuda", isa: None, make: cuda }];
 
+/// Both, with products in TF32.
+static EMULATED_TF32: &[ExecutorEntry] =
+    &[ExecutorEntry { name: "emulated cuda in tf32", isa: None, make: emulated_tf32 }];
+static GPU_TF32: &[ExecutorEntry] = &[ExecutorEntry { name: "cuda in tf32", isa: None, make: cuda_tf32 }];
+
 thread_local! {
     /// The executors under test in this thread, if not all of them.
     static INSTEAD: Cell<Option<&'static [ExecutorEntry]>> = const { Cell::new(None) };
@@ -127,6 +132,20 @@ pub fn on_gpu(test: impl FnOnce()) {
     }
 }
 
+/// As [`on_emulated_cuda`], with products in TF32.
+pub fn on_emulated_tf32(test: impl FnOnce()) {
+    if or_skip(Emulator::new()).is_some() {
+        instead(EMULATED_TF32, test);
+    }
+}
+
+/// As [`on_gpu`], with products in TF32.
+pub fn on_gpu_tf32(test: impl FnOnce()) {
+    if or_skip(Gpu::describe(0)).is_some_and(|gpu| gpu.has_tf32()) {
+        instead(GPU_TF32, test);
+    }
+}
+
 fn instead(entries: &'static [ExecutorEntry], test: impl FnOnce()) {
     INSTEAD.set(Some(entries));
     test();
@@ -196,7 +215,14 @@ fn simulated(options: &Options<'_>) -> Box<dyn KernelExecutor> {
 
 /// It has one thread.
 fn emulated_cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
-    let emulator = Emulator::new().expect("a compiler that was found");
+    emulated(Emulator::new().expect("a compiler that was found"), options)
+}
+
+fn emulated_tf32(options: &Options<'_>) -> Box<dyn KernelExecutor> {
+    emulated(Emulator::new().expect("a compiler that was found").tf32(), options)
+}
+
+fn emulated(emulator: Emulator, options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let emulator = if options.checked { emulator.checked() } else { emulator };
     Box::new(match options.spill {
         Some(folder) => emulator.spilling(folder),
@@ -206,7 +232,14 @@ fn emulated_cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
 
 /// It offloads to host memory, and may to a file.
 fn cuda(options: &Options<'_>) -> Box<dyn KernelExecutor> {
-    let gpu = Cuda::open(0, None).expect("a GPU that was found");
+    on_cuda(Cuda::open(0, None).expect("a GPU that was found"), options)
+}
+
+fn cuda_tf32(options: &Options<'_>) -> Box<dyn KernelExecutor> {
+    on_cuda(Cuda::open(0, None).and_then(Cuda::tf32).expect("a GPU with TF32 that was found"), options)
+}
+
+fn on_cuda(gpu: Cuda, options: &Options<'_>) -> Box<dyn KernelExecutor> {
     let gpu = if options.checked { gpu.checked() } else { gpu };
     Box::new(match options.spill {
         Some(folder) => gpu.spilling(folder, DISK),

@@ -24,7 +24,8 @@ pub use case::{Case, golden_cases};
 pub use compare::{compare, tolerance};
 pub use executors::{
     ExecutorEntry, any_executor, executors, executors_of_long_tests, kernel_sets, long_tests,
-    older_instruction_sets, on_emulated_cuda, on_gpu, products_of, widening_sets,
+    older_instruction_sets, on_emulated_cuda, on_emulated_tf32, on_gpu, on_gpu_tf32, products_of,
+    widening_sets,
 };
 pub use harness::{Harness, cast, check_op, eager_op, random, reference_op, run_op};
 pub use layer::{LayerCase, LayerInput, golden_layers};

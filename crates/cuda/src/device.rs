@@ -14,7 +14,7 @@ use plimsoll_runtime::{Device, InputLane, Memory, Operands, Recording};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(crate) struct CudaDevice {
     pub kept: Kept,
     /// Bytes of its memory that graphs take.
     graph_bytes: Arc<AtomicUsize>,
+    /// Whether products round f32 to TF32; of those that are found from then on.
+    pub tf32: AtomicBool,
 }
 
 impl CudaDevice {
@@ -53,8 +55,8 @@ impl CudaDevice {
         let products = Arc::new(Products::new()?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
         let staging = Arc::new(Staging::new(&context)?);
-        let (modules, graph_bytes) = (Mutex::default(), Arc::default());
-        Ok(Self { context, stream, compiler, products, modules, faults, staging, kept, graph_bytes })
+        let (modules, graph_bytes, tf32) = (Mutex::default(), Arc::default(), AtomicBool::default());
+        Ok(Self { context, stream, compiler, products, modules, faults, staging, kept, graph_bytes, tf32 })
     }
 
     /// Compiles and loads the kernels of calls that are not loaded yet, on several threads.
@@ -177,7 +179,7 @@ impl Device for CudaDevice {
     }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<CudaCall> {
-        let call = find(query)?;
+        let call = find(query)?.in_tf32(self.tf32.load(Ordering::Relaxed));
         let prepared = self.prepare(&call);
         let fault = call.fault.map(|fault| self.faults.word(query.op.name(), fault));
         Some(CudaCall { call, prepared, fault })

@@ -15,6 +15,7 @@ use plimsoll_runtime::transfer::{DEVICE_STAGING_BYTES, StagedQueue};
 use plimsoll_runtime::{KernelDevice, KernelExecutor, KernelSession, Options, Queues, StepTimes, prepare};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ impl Cuda {
         let Opened { held_by_others, context_bytes, link } = found;
         let libraries =
             format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
-        let target = CudaTarget { gpu, libraries, context_bytes, link };
+        let target = CudaTarget { gpu, libraries, context_bytes, link, tf32: false };
         let device = Arc::new(device);
         Ok(Self { target, device, options: Options::default(), held_by_others, spill: None })
     }
@@ -106,6 +107,20 @@ impl Cuda {
     /// host memory and its disk.
     pub fn spilling(self, folder: impl Into<PathBuf>, disk: Link) -> Self {
         Self { spill: Some((folder.into(), disk)), ..self }
+    }
+
+    /// An executor whose tensor cores multiply f32 as TF32: products, convolutions and attention round f32 operands to 10 bits behind the
+    /// binary point, with sums in f32. For runs in that precision (`Precision::TF32`).
+    ///
+    /// # Errors
+    /// If the GPU is older than compute capability 8.0.
+    pub fn tf32(mut self) -> Result<Self, CudaError> {
+        if !self.target.gpu.has_tf32() {
+            return Err(CudaError::NoTf32 { gpu: self.target.gpu.name.clone() });
+        }
+        self.target.tf32 = true;
+        self.device.tf32.store(true, Ordering::Relaxed);
+        Ok(self)
     }
 
     /// An executor in the checked mode: it fills dead memory with NaN and checks after every step that nothing was
@@ -187,7 +202,8 @@ impl Cuda {
                 _ => None,
             });
             let queries = nodes.map(|node| KernelQuery::new(&plan.graph, &marks, node));
-            let calls: Vec<Call> = queries.filter_map(|query| find(&query)).collect();
+            let found = queries.filter_map(|query| find(&query));
+            let calls: Vec<Call> = found.map(|call| call.in_tf32(self.target.tf32)).collect();
             self.device.load_all(&calls).map_err(failed)?;
             self.device.tune(&calls, plans.arena_bytes).map_err(failed)?;
         }

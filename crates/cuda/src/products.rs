@@ -63,6 +63,8 @@ const NO_CHOICE: Choice =
 /// Sums of f32, and of f64, by the library's numbers.
 const COMPUTE_F32: c_int = 68;
 const COMPUTE_F64: c_int = 70;
+/// Sums of f32 of products of f32 rounded to TF32.
+const COMPUTE_TF32: c_int = 77;
 /// What the library does to a product before it is stored: it adds a number to each of our columns.
 const BIAS: u32 = 4;
 /// Attributes of a product, a layout and a preference, by the library's numbers.
@@ -121,12 +123,12 @@ impl Products {
 
 /// All of a product that its algorithm depends on.
 pub(crate) fn geometry(product: &Product) -> String {
-    let Product { m, n, k, a, b, c, accumulate, count, bias } = product;
+    let Product { m, n, k, a, b, c, accumulate, count, bias, tf32 } = product;
     let matrix = |matrix: &Matrix| {
         let Matrix { dtype, transposed, row_stride, stride, .. } = matrix;
         format!("{dtype} {transposed} {row_stride} {stride} {}", alignment(matrix))
     };
-    let sums = format!("{accumulate} {}", bias.is_some());
+    let sums = format!("{accumulate} {}{}", bias.is_some(), if *tf32 { " tf32" } else { "" });
     format!("{count} x {m} x {n} x {k}, {sums}; {}; {}; {}", matrix(a), matrix(b), matrix(c))
 }
 
@@ -274,7 +276,7 @@ struct Description {
 
 impl Description {
     fn new(products: &Arc<Products>, product: &Product) -> Result<Self, CudaError> {
-        let kind = Object::description(products, product.c.dtype == DType::F64)?;
+        let kind = Object::description(products, product)?;
         kind.set(TRANSPOSE_A, c_int::from(product.b.transposed))?;
         kind.set(TRANSPOSE_B, c_int::from(product.a.transposed))?;
         if product.bias.is_some() {
@@ -356,8 +358,12 @@ struct Object {
 
 impl Object {
     /// What kind of product it is: what it is summed in.
-    fn description(products: &Arc<Products>, f64: bool) -> Result<Self, CudaError> {
-        let sums = if f64 { (COMPUTE_F64, DType::F64) } else { (COMPUTE_F32, DType::F32) };
+    fn description(products: &Arc<Products>, product: &Product) -> Result<Self, CudaError> {
+        let sums = match product.c.dtype {
+            DType::F64 => (COMPUTE_F64, DType::F64),
+            _ if product.tf32 => (COMPUTE_TF32, DType::F32),
+            _ => (COMPUTE_F32, DType::F32),
+        };
         let mut handle = std::ptr::null_mut();
         let api = &products.api;
         // SAFETY: the pointer is valid.

@@ -61,6 +61,9 @@ const LAUNCH_NS: f64 = 3_000.0;
 const F32_FLOPS_PER_CLOCK: f64 = 256.0;
 const F64_FLOPS_PER_CLOCK: f64 = 128.0;
 
+/// The tensor cores' rate in TF32, of that in 16-bit floats.
+const TF32_RATE: f64 = 0.5;
+
 /// What products and other kernels reach of the peaks.
 const PRODUCT_EFFICIENCY: f64 = 0.65;
 /// What convolutions reach whose patches are gathered as they are multiplied. On an H200, 0.22 to 0.35.
@@ -92,6 +95,8 @@ pub struct CudaTarget {
     pub context_bytes: Option<usize>,
     /// The way to host memory.
     pub link: Link,
+    /// Whether products round f32 to TF32.
+    pub tf32: bool,
 }
 
 impl CudaTarget {
@@ -120,6 +125,9 @@ impl CudaTarget {
         let flops = query.op.flops(&query.inputs, &query.outputs) as f64;
         let convolution = matches!(query.op, Op::Conv(_));
         let rate = launches.iter().find_map(|launch| match launch {
+            Launch::Product(product) if product.tf32 => {
+                Some(self.flops_per_ns(DType::BF16) * TF32_RATE * PRODUCT_EFFICIENCY)
+            }
             Launch::Product(product) => Some(self.flops_per_ns(product.a.dtype) * PRODUCT_EFFICIENCY),
             Launch::Kernel(kernel) if convolution && kernel.source.contains("mma.sync") => {
                 Some(self.flops_per_ns(query.inputs[0].dtype) * IMPLICIT_EFFICIENCY)
@@ -146,7 +154,7 @@ impl Target for CudaTarget {
     }
 
     fn numerics(&self) -> Numerics {
-        numerics()
+        Numerics { tf32: self.tf32, ..numerics() }
     }
 
     fn alignment(&self) -> usize {
@@ -174,7 +182,7 @@ impl Target for CudaTarget {
         if let Some(exchange) = query.exchange_over(self.link) {
             return Ok(exchange);
         }
-        let call = find(query).ok_or_else(|| query.unsupported(self.name()))?;
+        let call = find(query).ok_or_else(|| query.unsupported(self.name()))?.in_tf32(self.tf32);
         Ok(Kernel {
             workspace: call.workspace,
             in_place: in_place(query),

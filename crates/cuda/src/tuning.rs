@@ -201,6 +201,7 @@ mod tests {
             accumulate: false,
             count: 3,
             bias: None,
+            tf32: false,
         };
         let Places { a, b, c, bias, word, bytes } = Places::of(&product);
         assert_eq!((a, b.1, c.1), ((16, 15_000), 2 * 1600 + 49 * 32 + 30, 9_000));

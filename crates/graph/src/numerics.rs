@@ -31,6 +31,8 @@ pub struct Numerics {
     pub loss_with_gradient: JoinedLoss,
     /// Whether recurrences in f32 are one op over all positions; otherwise they are unrolled.
     pub recurrences: bool,
+    /// Whether the f32 operands of products, convolutions and attention are rounded to TF32, 10 bits behind the binary point. Sums are f32.
+    pub tf32: bool,
     /// Which kernels may work in place. It changes plans, not bits.
     pub in_place: InPlaceKernels,
 }
@@ -85,6 +87,7 @@ impl Default for Numerics {
             input_gradient: ProductType::AsOperands,
             loss_with_gradient: JoinedLoss::OfWide,
             recurrences: true,
+            tf32: false,
             in_place: InPlaceKernels { elementwise: true, read_first: true },
         }
     }
@@ -112,6 +115,7 @@ impl Numerics {
             input_gradient: self.input_gradient.wider(other.input_gradient),
             loss_with_gradient: self.loss_with_gradient.min(other.loss_with_gradient),
             recurrences: self.recurrences && other.recurrences,
+            tf32: self.tf32 && other.tf32,
             in_place: InPlaceKernels {
                 elementwise: self.in_place.elementwise && other.in_place.elementwise,
                 read_first: self.in_place.read_first && other.in_place.read_first,
@@ -177,6 +181,7 @@ impl fmt::Display for Numerics {
             input_gradient,
             loss_with_gradient: _,
             recurrences,
+            tf32,
             in_place: _,
         } = self;
         let Epilogues { bias, relu, rounding } = epilogues;
@@ -187,8 +192,9 @@ impl fmt::Display for Numerics {
         write!(
             f,
             "blocks of {block_rows} rows, epilogues of {fused}, {product_before_bias} products before a bias, \
-             {input_gradient} input gradients{}",
-            if *recurrences { "" } else { ", unrolled recurrences" }
+             {input_gradient} input gradients{}{}",
+            if *recurrences { "" } else { ", unrolled recurrences" },
+            if *tf32 { ", products in tf32" } else { "" }
         )
     }
 }
@@ -221,6 +227,7 @@ mod tests {
             Numerics { product_before_bias: rounded, ..default },
             Numerics { input_gradient: ProductType::Wide, ..default },
             Numerics { recurrences: false, ..default },
+            Numerics { tf32: true, ..default },
             epilogues(|e| e.bias = None),
             epilogues(|e| e.bias = Some(ProductType::AsOperands)),
             epilogues(|e| e.relu = false),
@@ -241,6 +248,8 @@ mod tests {
     fn targets_have_in_common_what_both_do() {
         let cpu = Numerics::default();
         assert_eq!(cpu.common(&cpu), cpu);
+        let tf32 = Numerics { tf32: true, ..cpu };
+        assert_eq!([tf32.common(&tf32), tf32.common(&cpu)], [tf32, cpu]);
         let gpu = Numerics {
             block_rows: 8192,
             epilogues: Epilogues { bias: Some(ProductType::AsOperands), relu: false, rounding: true },

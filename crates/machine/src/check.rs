@@ -190,6 +190,7 @@ fn cuda(written: &FileCuda, name: &str, total_bytes: usize) -> Checked<CudaTarge
         libraries: "libraries of a machine that is not here".into(),
         context_bytes,
         link: Link::default(),
+        tf32: false,
     })
 }
 

@@ -106,6 +106,14 @@ impl Machine {
         check(text).map_err(|fault| fault.at(path, text))
     }
 
+    /// The machine with products in TF32, if it is a GPU that has them ([`Gpu::has_tf32`]); otherwise as it is.
+    pub fn in_tf32(mut self) -> Self {
+        if let Compute::Cuda(target) = &mut self.compute {
+            target.tf32 = target.gpu.has_tf32();
+        }
+        self
+    }
+
     /// The space that computes.
     pub fn computing(&self) -> &Space {
         self.device.as_ref().map_or(&self.host, |device| &device.space)

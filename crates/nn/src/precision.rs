@@ -26,13 +26,16 @@ pub const MAX_LOSS_SCALE: f64 = (1u128 << 100) as f64;
 /// The largest [`LossScale::growth`]: an f32 counts the steps.
 pub const MAX_GROWTH: u32 = 1 << 24;
 
-/// The element type of activations and of the operands of products. Parameters, sums, norms, softmax and losses are f32 in
-/// all of them.
+/// The element type of activations and of the operands of products, and how products round these. Parameters, sums, norms, softmax and losses are
+/// f32 in all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32 bits.
     #[default]
     F32,
+    /// 32 bits in memory; products, convolutions and attention round their operands to 10 bits behind the binary point, with f32's range. For
+    /// executors that do so, which have [`Numerics::tf32`].
+    TF32,
     /// 16 bits with f32's range.
     BF16,
     /// 16 bits with a range that gradients exceed: the loss is scaled.
@@ -41,12 +44,12 @@ pub enum Precision {
 
 impl Precision {
     /// Every precision.
-    pub const ALL: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
+    pub const ALL: [Self; 4] = [Self::F32, Self::TF32, Self::BF16, Self::F16];
 
-    /// Its element type.
+    /// Its element type in memory.
     pub const fn dtype(self) -> DType {
         match self {
-            Self::F32 => DType::F32,
+            Self::F32 | Self::TF32 => DType::F32,
             Self::BF16 => DType::BF16,
             Self::F16 => DType::F16,
         }
@@ -54,7 +57,15 @@ impl Precision {
 
     /// Its name.
     pub const fn name(self) -> &'static str {
-        self.dtype().name()
+        match self {
+            Self::TF32 => "tf32",
+            Self::F32 | Self::BF16 | Self::F16 => self.dtype().name(),
+        }
+    }
+
+    /// Whether activations are 16-bit floats.
+    pub const fn is_low(self) -> bool {
+        self.dtype().is_low()
     }
 }
 
@@ -68,7 +79,7 @@ impl FromStr for Precision {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|p| p.name() == text);
-        found.ok_or_else(|| format!("unknown precision `{text}`: there are f32, bf16 and f16"))
+        found.ok_or_else(|| format!("unknown precision `{text}`: there are f32, tf32, bf16 and f16"))
     }
 }
 
@@ -155,7 +166,7 @@ impl Policy {
     /// What a target's numerics are under this policy: with 16-bit floats recurrences are unrolled, so that what they save for
     /// backward is stored as such.
     pub(crate) fn numerics(&self, target: &Numerics) -> Numerics {
-        Numerics { recurrences: target.recurrences && self.precision == Precision::F32, ..*target }
+        Numerics { recurrences: target.recurrences && !self.precision.is_low(), ..*target }
     }
 
     /// A forward graph under this policy for a target with these numerics, open for its gradient. Every pattern of [`Policy::keep`] must match a layer of a

@@ -70,7 +70,7 @@ pub fn training_as(
     optimizer: &dyn Optimizer,
     examples: usize,
 ) -> Result<Graph, GraphError> {
-    if policy.precision == Precision::F32 {
+    if !policy.precision.is_low() {
         return plain_training(DType::F32, numerics, model, optimizer, examples);
     }
     let numerics = &policy.numerics(numerics);
@@ -204,7 +204,7 @@ fn lowered(
         Some(rewritten) => rewritten.builder.finish()?,
         None => graph,
     };
-    if policy.precision == Precision::F32 {
+    if !policy.precision.is_low() {
         return Ok(graph);
     }
     policy.apply(&graph, numerics, Mode::Infer)?.builder.finish()

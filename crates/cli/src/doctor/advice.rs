@@ -149,7 +149,9 @@ pub fn reached(found: &Findings, run: &Run) -> Vec<(&'static str, String)> {
     match (rate("flops"), rate("bytes")) {
         (Some(flops), Some(bytes)) => {
             let ceiling = found.products.map_or(String::new(), |[f32, bf16]| {
-                let low = run.report["precision"].as_str().is_some_and(|precision| precision != "f32");
+                let low = run.report["precision"]
+                    .as_str()
+                    .is_some_and(|precision| matches!(precision, "bf16" | "f16"));
                 let ceiling = if low { bf16 } else { f32 };
                 format!(", products reach {:.1}", ceiling / 1e9)
             });

@@ -57,6 +57,37 @@ fn wrong_precision_flags_say_what_to_change() {
 }
 
 #[test]
+fn tf32_is_refused_where_there_is_none() {
+    let words = ["precision tf32 is for GPUs", "use f32 or bf16"];
+    ["plan", "train"].into_iter().for_each(|command| refused(&run(command, &["--precision=tf32"]), &words));
+    refused(&run("plan", &["--precision=tf-32"]), &["did you mean tf32?"]);
+    refused(
+        &run("plan", &["--precision=tf32", "--keep-f32=head"]),
+        &["--keep-f32 needs --precision bf16 or f16"],
+    );
+}
+
+/// Its values take as much memory as f32's, and its products less time.
+#[test]
+fn a_machine_file_of_a_gpu_plans_tf32() {
+    let scratch = Scratch::new("tf32-machine");
+    let plan = |file: &str, precision: &str| {
+        let machine = scratch.0.join("gpu.toml");
+        fs::write(&machine, file).unwrap();
+        let model = ["--model=mlp", "--width=4096", "--batch=4096", "--data=synthetic", "--plan-cache=none"];
+        let gpu = ["plan", "--json", "--machine", machine.to_str().unwrap(), "--precision", precision];
+        plimsoll(&[&gpu[..], &model].concat())
+    };
+    let file = include_str!("../../../machine/machines/h200.toml");
+    let [f32, tf32, bf16] = ["f32", "tf32", "bf16"].map(|precision| json(&plan(file, precision)));
+    let bytes = |report: &Value| number(report, "arena_bytes");
+    assert_eq!(bytes(&f32), bytes(&tf32));
+    let time = |report: &Value| number(report, "predicted_ms");
+    assert!(time(&bf16) < time(&tf32) && time(&tf32) < 0.5 * time(&f32));
+    refused(&plan(&file.replace("\"9.0\"", "\"7.5\""), "tf32"), &["precision tf32 is for GPUs"]);
+}
+
+#[test]
 fn steps_that_overflow_are_skipped_and_reported() {
     let scale = ["--precision=f16", "--loss-scale=1e12", "--json"];
     let mlp: Vec<&str> = MLP.iter().copied().filter(|flag| !flag.starts_with("--steps")).collect();

@@ -29,4 +29,5 @@ mod reference_matches_frozen_numbers;
 mod replicas;
 mod split_batch_norm;
 mod splits;
+mod tf32;
 mod torch_weights;

@@ -51,6 +51,14 @@ pub enum CudaError {
         /// Who holds the rest, in words.
         holders: String,
     },
+    /// A GPU does not multiply in TF32.
+    #[error(
+        "{gpu} does not multiply in TF32, which needs compute capability 8.0 or newer: use f32 or 16-bit floats"
+    )]
+    NoTf32 {
+        /// Its name.
+        gpu: String,
+    },
     /// A kernel does not compile.
     #[error("a kernel does not compile: {0}")]
     Compile(String),

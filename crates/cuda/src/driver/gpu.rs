@@ -43,6 +43,13 @@ pub struct Holder {
     pub bytes: Option<u64>,
 }
 
+impl Gpu {
+    /// Whether its tensor cores multiply TF32.
+    pub fn has_tf32(&self) -> bool {
+        self.capability >= (8, 0)
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}", self.process)?;

@@ -30,6 +30,7 @@ pub struct Emulator {
     options: Options,
     /// The folder of the spill file, if it offloads.
     spill: Option<PathBuf>,
+    target: EmulatedTarget,
 }
 
 /// The link to host memory, and that to a disk behind it, as plans have them.
@@ -51,7 +52,7 @@ impl Emulator {
     /// The emulator of this machine.
     pub fn new() -> Result<Self, NoCompiler> {
         compile::check_compiler().map_err(NoCompiler)?;
-        Ok(Self { options: Options::default(), spill: None })
+        Ok(Self { options: Options::default(), spill: None, target: EmulatedTarget { tf32: false } })
     }
 
     /// An emulator in the runtime's checked mode.
@@ -62,6 +63,17 @@ impl Emulator {
     /// An emulator that offloads to memory of the host, and to a file in a folder. It has neither, unless told.
     pub fn spilling(self, folder: impl Into<PathBuf>) -> Self {
         Self { spill: Some(folder.into()), ..self }
+    }
+
+    /// An emulator that rounds the f32 operands of products to TF32: to the nearest, ties away from zero, as the instruction
+    /// `cvt.rna.tf32.f32` does.
+    pub fn tf32(self) -> Self {
+        Self { target: EmulatedTarget { tf32: true }, ..self }
+    }
+
+    /// What computes.
+    fn device(&self) -> EmulatedDevice {
+        EmulatedDevice { tf32: self.target.tf32 }
     }
 
     fn prepare_with(
@@ -76,13 +88,13 @@ impl Emulator {
             let file = StagedQueue::for_run(self.spill.as_deref(), plans.tier_bytes.file, lane)?;
             Ok(Queues { host: host.map(|tier| Box::new(tier) as _), file })
         };
-        prepare(plans, &EmulatedTarget, Arc::new(EmulatedDevice), queues, options)
+        prepare(plans, &self.target, Arc::new(self.device()), queues, options)
     }
 }
 
 impl Executor for Emulator {
     fn target(&self) -> &dyn Target {
-        &EmulatedTarget
+        &self.target
     }
 
     fn tiers(&self) -> Tiers {
@@ -112,7 +124,7 @@ impl Executor for Emulator {
 
 impl KernelExecutor for Emulator {
     fn kernel_device(&self) -> Arc<dyn KernelDevice> {
-        Arc::new(EmulatedDevice)
+        Arc::new(self.device())
     }
 
     fn prepare_session(&self, plans: Arc<PlanSet>) -> Result<Box<dyn KernelSession>, ExecuteError> {
@@ -121,7 +133,9 @@ impl KernelExecutor for Emulator {
 }
 
 /// A GPU without a speed: every kernel is said to take as long as its bytes take to move.
-struct EmulatedTarget;
+struct EmulatedTarget {
+    tf32: bool,
+}
 
 impl Target for EmulatedTarget {
     fn name(&self) -> String {
@@ -133,7 +147,7 @@ impl Target for EmulatedTarget {
     }
 
     fn numerics(&self) -> Numerics {
-        target::numerics()
+        Numerics { tf32: self.tf32, ..target::numerics() }
     }
 
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<plimsoll_plan::Kernel, Unsupported> {
@@ -149,7 +163,9 @@ impl Target for EmulatedTarget {
     }
 }
 
-struct EmulatedDevice;
+struct EmulatedDevice {
+    tf32: bool,
+}
 
 /// A call whose kernels are compiled, or the compiler's words.
 struct EmulatedCall {
@@ -178,7 +194,7 @@ impl Device for EmulatedDevice {
     }
 
     fn find(&self, query: &KernelQuery<'_>) -> Option<EmulatedCall> {
-        find(query).map(EmulatedCall::new)
+        find(query).map(|call| EmulatedCall::new(call.in_tf32(self.tf32)))
     }
 
     fn joins<'c>(&self, call: &'c EmulatedCall) -> Option<&'c str> {

@@ -17,7 +17,7 @@ pub(super) struct Starts {
 /// # Safety
 /// The matrices are valid for the product's sizes, and C overlaps neither factor.
 pub(super) unsafe fn run(product: &Product, starts: &Starts) {
-    let Product { m, n, k, a, b, c, accumulate, count, bias } = *product;
+    let Product { m, n, k, a, b, c, accumulate, count, bias, tf32 } = *product;
     let wide = a.dtype == DType::F64;
     for p in 0..count {
         for i in 0..m {
@@ -27,8 +27,9 @@ pub(super) unsafe fn run(product: &Product, starts: &Starts) {
                 let value = |r: usize| unsafe {
                     (load(a.dtype, starts.a, a.place(p, i, r)), load(b.dtype, starts.b, b.place(p, r, j)))
                 };
+                let rounded = |x: f64| if tf32 { f64::from(to_tf32(x as f32)) } else { x };
                 let mut sum: f64 = 0.0;
-                for (a, b) in (0..k).map(value) {
+                for (a, b) in (0..k).map(value).map(|(a, b)| (rounded(a), rounded(b))) {
                     sum =
                         if wide { sum + a * b } else { f64::from((a as f32).mul_add(b as f32, sum as f32)) };
                 }
@@ -47,6 +48,13 @@ pub(super) unsafe fn run(product: &Product, starts: &Starts) {
             }
         }
     }
+}
+
+/// The nearest number with 10 bits behind the binary point; of two, the larger in magnitude.
+fn to_tf32(x: f32) -> f32 {
+    const DROPPED: u32 = 13;
+    let half = 1 << (DROPPED - 1);
+    if x.is_finite() { f32::from_bits((x.to_bits() + half) >> DROPPED << DROPPED) } else { x }
 }
 
 impl Matrix {
@@ -84,5 +92,28 @@ unsafe fn store(dtype: DType, start: *mut u8, at: usize, value: f64) {
             DType::F64 => *start.cast::<f64>().add(at) = value,
             DType::I32 | DType::I64 | DType::U8 | DType::Bool => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::to_tf32;
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_of_tf32() {
+        let ulp = 2_f32.powi(-10);
+        for (x, expected) in [
+            (0.0, 0.0),
+            (1.0 + ulp, 1.0 + ulp),
+            (1.0 + 0.49 * ulp, 1.0),
+            (1.0 + 0.5 * ulp, 1.0 + ulp),
+            (-1.0 - 0.5 * ulp, -1.0 - ulp),
+            (2.0 - 0.25 * ulp, 2.0),
+            (f32::MAX, f32::INFINITY),
+            (f32::INFINITY, f32::INFINITY),
+        ] {
+            assert_eq!(to_tf32(x), expected, "{x}");
+        }
+        assert!(to_tf32(f32::NAN).is_nan());
     }
 }

@@ -235,6 +235,7 @@ fn forward(shape: &Shape) -> Call {
                     accumulate: false,
                     count: batch.count,
                     bias: None,
+                    tf32: false,
                 });
             }
         }
@@ -266,6 +267,7 @@ fn scored(
         accumulate: false,
         count: batch.count,
         bias: None,
+        tf32: false,
     }
 }
 
@@ -329,6 +331,7 @@ fn grad_part(b: &mut CallBuilder, shape: &Shape, part: &Part, tiles: &[Tile], su
                 accumulate: false,
                 count: batch.count,
                 bias: None,
+                tf32: false,
             });
             for (of, with, output, sums) in [(dscores, q, 1, sums[0]), (weights, dy, 2, sums[1])] {
                 let result = Operand::Write(output);
@@ -342,6 +345,7 @@ fn grad_part(b: &mut CallBuilder, shape: &Shape, part: &Part, tiles: &[Tile], su
                     accumulate: i > 0 || batch.member > 0,
                     count: batch.count,
                     bias: None,
+                    tf32: false,
                 });
             }
         }

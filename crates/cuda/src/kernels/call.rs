@@ -110,6 +110,8 @@ pub struct Product {
     pub count: usize,
     /// A number for each column of C, of C's type. Nothing else is added to C then.
     pub bias: Option<Pointer>,
+    /// Whether the factors, which are f32, are rounded to TF32.
+    pub tf32: bool,
 }
 
 /// A matrix of a [`Product`].
@@ -157,13 +159,14 @@ impl Pointer {
 impl fmt::Display for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Product(Product { m, n, k, a, b, c, accumulate, count, bias }) => {
+            Self::Product(Product { m, n, k, a, b, c, accumulate, count, bias, tf32 }) => {
                 let [ta, tb] = [a.transposed, b.transposed].map(|yes| if yes { "ᵀ" } else { "" });
                 let added = if *accumulate { " added" } else { "" };
                 let bias = if bias.is_some() { " with a bias" } else { "" };
+                let rounded = if *tf32 { " in tf32" } else { "" };
                 write!(
                     f,
-                    "{count} × product {m} × {n} × {k}, {}{ta} · {}{tb} → {}{added}{bias}",
+                    "{count} × product {m} × {n} × {k}, {}{ta} · {}{tb} → {}{rounded}{added}{bias}",
                     a.dtype, b.dtype, c.dtype
                 )
             }
@@ -211,5 +214,15 @@ impl Call {
     /// A call of one kernel, without scratch.
     pub fn of(kernel: Kernel) -> Self {
         Self { launches: vec![Launch::Kernel(kernel)], ..Self::default() }
+    }
+
+    /// With the f32 factors of products rounded to TF32, if that is asked for. Kernels of our own multiply f32 as it is.
+    pub fn in_tf32(mut self, tf32: bool) -> Self {
+        for launch in &mut self.launches {
+            if let Launch::Product(product) = launch {
+                product.tf32 = tf32 && product.a.dtype == DType::F32;
+            }
+        }
+        self
     }
 }

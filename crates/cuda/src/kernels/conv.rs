@@ -186,6 +186,7 @@ fn forward(shape: &Shape, result: DType, finish: &Finish) -> Call {
             accumulate: false,
             count: shape.groups,
             bias: None,
+            tf32: false,
         });
         if !finish.is_none() {
             let [bias, macros] = finish.macros();

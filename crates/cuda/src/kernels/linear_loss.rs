@@ -227,6 +227,7 @@ impl Chunks {
             accumulate,
             count: 1,
             bias: None,
+            tf32: false,
         };
         let empty = self.classes == 0 || width == 0;
         if empty {

@@ -46,6 +46,7 @@ pub(super) fn find(op: &MatMul, query: &KernelQuery<'_>) -> Option<Call> {
         accumulate: query.accumulate,
         count,
         bias: joined.then(|| Operand::Read(2).at(0)),
+        tf32: false,
     };
     let mut builder = CallBuilder::default();
     if wide {

@@ -88,6 +88,7 @@ fn lstm(shape: &Shape) -> Call {
             accumulate: false,
             count: 1,
             bias: None,
+            tf32: false,
         });
         let mut all = parameters![x, product, c.start, y, cells, gates];
         all.extend(parameters![shape.threads(), units, shape.positions, position, c.row_stride]);
@@ -131,6 +132,7 @@ fn lstm_grad(shape: &Shape, with_cells: bool) -> Call {
             accumulate: false,
             count: 1,
             bias: None,
+            tf32: false,
         });
     }
     b.finish()

@@ -7,8 +7,8 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, ValueId};
 use plimsoll_nn::Precision;
 use plimsoll_plan::{
-    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Infeasible, LeastMemory, LoadSheet, PlanError,
-    PlanSet, PlanningProgress, SearchCache, Target, Tiers, Whole, in_words, least_memory,
+    Batches, Budget, BufferKind, Candidates, Chooser, Entry, Executor, Infeasible, LeastMemory, LoadSheet,
+    PlanError, PlanSet, PlanningProgress, SearchCache, Target, Tiers, Whole, in_words, least_memory,
 };
 use plimsoll_transform::SplitError;
 use std::sync::Arc;
@@ -239,6 +239,30 @@ impl Trainer {
         }
     }
 
+    /// Refuses TF32 on what does not multiply in it.
+    fn check_precision(&self) -> Result<(), TrainError> {
+        if self.policy.precision != Precision::TF32 {
+            return Ok(());
+        }
+        let without = |executor: &dyn Executor| {
+            let target = executor.target();
+            (!target.numerics().tf32).then(|| target.name())
+        };
+        let found = match &self.replication {
+            Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. }) => {
+                (0..devices.len()).find_map(|at| without(devices.executor(at)))
+            }
+            Some(Replication::Rank { .. }) | None => without(self.chosen_executor()),
+        };
+        match found {
+            Some(target) => Err(TrainError::Setting(format!(
+                "precision tf32 is for GPUs from compute capability 8.0 on (`--device cuda`, `Cuda::tf32`), and {target} does not \
+                 multiply in it: use f32 or bf16"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a batch size that does not match the micro-batches.
     fn check_batches(&self) -> Result<(), TrainError> {
         let examples = self.step_examples();
@@ -248,6 +272,7 @@ impl Trainer {
             ));
         }
         self.check_accumulation()?;
+        self.check_precision()?;
         let Some(parts) = self.micro_batches.filter(|&parts| parts > 1) else { return Ok(()) };
         if !examples.is_multiple_of(parts) {
             return Err(TrainError::Setting(format!(
@@ -287,7 +312,7 @@ impl Trainer {
     /// What the precision saves at the peak, in words.
     fn precision_note(&self, plans: &PlanSet) -> Option<String> {
         let precision = self.policy.precision;
-        if precision == Precision::F32 {
+        if !precision.is_low() {
             return None;
         }
         let plan = plans.plans.iter().max_by_key(|plan| plan.peak_bytes)?;

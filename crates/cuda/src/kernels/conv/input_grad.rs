@@ -120,6 +120,7 @@ fn windows(b: &mut CallBuilder, shape: &Shape, result: DType) {
             accumulate: false,
             count: 1,
             bias: None,
+            tf32: false,
         });
         let to = Places { grid: shape.result, offset: [0; 2], tile: window };
         place(b, shape, result, &to, [first, m], space);
@@ -173,6 +174,7 @@ fn pixels(b: &mut CallBuilder, shape: &Shape, result: DType, classes: [Class; 2]
             accumulate: false,
             count: shape.groups,
             bias: None,
+            tf32: false,
         });
         if !in_order {
             let offset = classes.map(|class| class.first);

@@ -124,6 +124,7 @@ fn products(shape: &Shape, block: usize, accumulate: bool) -> Call {
                 accumulate: count == 1 && accumulate,
                 count,
                 bias: None,
+                tf32: false,
             });
         }
         if count > 1 {
