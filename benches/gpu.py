@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures training on an NVIDIA GPU, GPT-2 (124M, 32 x 1024) and ResNet-50 (256 x 224 x 224), in bf16.
+"""Measures training on an NVIDIA GPU, GPT-2 (124M, 32 x 1024) and ResNet-50 (256 x 224 x 224), in bf16 or `--precision`.
 
     benches/gpu.py speed  --binary target/release/plimsoll    # beside PyTorch in interleaved rounds
     benches/gpu.py memory --binary target/release/plimsoll    # planned and measured peaks and step times under lines
@@ -43,7 +43,7 @@ def write_pictures(folder):
 
 
 def ours(options, model, *flags, steps=None):
-    command = [options.binary, "train", "--json", "--device", "cuda", "--precision", "bf16",
+    command = [options.binary, "train", "--json", "--device", "cuda", "--precision", options.precision,
                "--steps", str(steps or options.steps), *MODELS[model], *flags]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
@@ -51,7 +51,7 @@ def ours(options, model, *flags, steps=None):
     return 0, json.loads(run.stdout.splitlines()[-1])
 
 
-def torch_step(model, compiled):
+def torch_step(model, compiled, precision):
     """Times PyTorch in this process, and prints a line of JSON."""
     import torch
     from torch import nn
@@ -97,13 +97,15 @@ def torch_step(model, compiled):
         y = torch.randint(1000, (256,), device="cuda")
         torch.backends.cudnn.benchmark = True
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     called = torch.compile(network) if compiled else network
     loss_of = called if model == "gpt2" else lambda x, y: F.cross_entropy(called(x), y)
     times = []
     for step in range(25):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             loss = loss_of(x, y)
         loss.backward()
         optimizer.step()
@@ -116,7 +118,8 @@ def torch_step(model, compiled):
 
 
 def peer(options, model, how):
-    command = [sys.executable, __file__, "torch", "--model", model, *(["--compiled"] if how == "compiled" else [])]
+    command = [sys.executable, __file__, "torch", "--model", model, "--precision", options.precision,
+               *(["--compiled"] if how == "compiled" else [])]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
     except subprocess.TimeoutExpired:
@@ -179,7 +182,7 @@ def memory(options):
 
 def smallest(options, model):
     """The smallest line, as the planner finds it."""
-    command = [options.binary, "plan", "--json", "--device", "cuda", "--precision", "bf16", *MODELS[model],
+    command = [options.binary, "plan", "--json", "--device", "cuda", "--precision", options.precision, *MODELS[model],
                "--device-memory", "1MB"]
     answer = json.loads(subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[-1])
     return answer["floor_bytes"]
@@ -190,6 +193,7 @@ def main():
     parser.add_argument("what", choices=["speed", "memory", "torch"])
     parser.add_argument("--binary", default="target/release/plimsoll")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--precision", choices=["bf16", "tf32", "f32"], default="bf16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--timeout", type=int, default=150, help="seconds for a run of PyTorch")
@@ -198,7 +202,7 @@ def main():
     parser.add_argument("--compiled", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.what == "torch":
-        return torch_step(options.model, options.compiled)
+        return torch_step(options.model, options.compiled, options.precision)
     with tempfile.TemporaryDirectory() as folder:
         if "resnet50" in options.models:
             write_pictures(folder)

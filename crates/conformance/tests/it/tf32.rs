@@ -129,16 +129,17 @@ fn results() -> [Vec<Vec<Tensor>>; 2] {
     [shorts.collect(), all.iter().map(|(op, inputs)| on_one(op, inputs)).collect()]
 }
 
-/// Numbers of few digits give the bits of f32, others do not.
+/// Numbers of few digits give the bits of f32, others do not, of the cases that are rounded.
 fn differ_where_operands_are_rounded(
     f32: Option<[Vec<Vec<Tensor>>; 2]>,
     tf32: Option<[Vec<Vec<Tensor>>; 2]>,
+    is_rounded: impl Fn(&[&str; 2]) -> bool,
 ) {
     let (Some(f32), Some(tf32)) = (f32, tf32) else { return };
     let same = |a: &[Tensor], b: &[Tensor]| a.iter().zip(b).all(|(a, b)| a.as_bytes() == b.as_bytes());
     for (i, (op, types)) in bilinear().into_iter().enumerate() {
         assert!(same(&f32[0][i], &tf32[0][i]), "{op:?} {types:?} of numbers that TF32 has");
-        assert!(!same(&f32[1][i], &tf32[1][i]), "{op:?} {types:?} is as in f32");
+        assert!(!is_rounded(&types) || !same(&f32[1][i], &tf32[1][i]), "{op:?} {types:?} is as in f32");
     }
 }
 
@@ -147,7 +148,7 @@ fn emulated_products_differ_from_f32_where_operands_are_rounded() {
     let (mut f32, mut tf32) = (None, None);
     on_emulated_cuda(|| f32 = Some(results()));
     on_emulated_tf32(|| tf32 = Some(results()));
-    differ_where_operands_are_rounded(f32, tf32);
+    differ_where_operands_are_rounded(f32, tf32, |_| true);
 }
 
 #[test]
@@ -155,7 +156,9 @@ fn products_of_a_gpu_differ_from_f32_where_operands_are_rounded() {
     let (mut f32, mut tf32) = (None, None);
     on_gpu(|| f32 = Some(results()));
     on_gpu_tf32(|| tf32 = Some(results()));
-    differ_where_operands_are_rounded(f32, tf32);
+    // cuBLASLt computes some products in f32 whose rows are not whole 16 bytes.
+    let whole = |ty: &&str| ty.parse::<TensorType>().unwrap().shape.last().is_some_and(|n| n % 4 == 0);
+    differ_where_operands_are_rounded(f32, tf32, |types| types.iter().all(whole));
 }
 
 /// Two blocks of a GPU's sums over examples.

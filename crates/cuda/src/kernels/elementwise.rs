@@ -26,7 +26,7 @@ pub(super) const BLOCK: &str = "blockIdx.x";
 
 /// Registers of a thread that inputs take at most where the compiler knows the threads of a block: those of a multiprocessor's 65,536 with
 /// eight blocks on it. It aims for that many, and for compute capability 8.0 put on a stack what did not fit: 4 bytes of a thread that
-/// holds 40 registers of inputs.
+/// holds 43 registers of inputs.
 const MOST_WORDS: usize = 32;
 
 pub(super) fn single(op: Elementwise, query: &KernelQuery<'_>) -> Option<Call> {
