@@ -52,7 +52,7 @@ impl CudaDevice {
         let kept = Kept::new(folder);
         let compiler = Compiler::new(context.gpu.capability, kept.clone())?;
         let stream = Arc::new(Stream::new(&context)?);
-        let products = Arc::new(Products::new()?);
+        let products = Arc::new(Products::new(&context)?);
         let faults = Arc::new(Faults::new(&context, &stream)?);
         let staging = Arc::new(Staging::new(&context)?);
         let (modules, graph_bytes, tf32) = (Mutex::default(), Arc::default(), AtomicBool::default());

@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt.
 
 use crate::driver::library::library;
-use crate::driver::{Address, CudaError, Handle, Stream};
+use crate::driver::{Address, Context, CudaError, DeviceMemory, Handle, Stream};
 use crate::kernels::{Matrix, Product};
 use plimsoll_tensor::DType;
 use std::collections::HashMap;
@@ -56,6 +56,9 @@ const MATRICES: usize = 64;
 
 /// Bytes of workspace that the library's check names for algorithms which it proposes without, and which run without.
 const UNUSED_WORKSPACE: usize = 4;
+/// Bytes of workspace that algorithms of products in TF32 may use. The fastest on tensor cores of compute capability 9.0 need 131; cuBLASLt 13.1
+/// proposes them from somewhere above 4 KiB on.
+const TF32_WORKSPACE: usize = 64 << 10;
 
 const NO_CHOICE: Choice =
     Choice { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
@@ -82,6 +85,8 @@ const ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
 pub(crate) struct Products {
     api: CublasLtApi,
     handle: Handle,
+    /// The workspace of all products, one after the other.
+    workspace: DeviceMemory,
     /// Which of the proposed algorithms computes products of a geometry.
     chosen: Mutex<HashMap<String, usize>>,
 }
@@ -92,13 +97,14 @@ unsafe impl Send for Products {}
 unsafe impl Sync for Products {}
 
 impl Products {
-    /// The library of this machine, in the current context.
-    pub fn new() -> Result<Self, CudaError> {
+    /// The library of this machine, in a context.
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let api = load()?;
+        let workspace = DeviceMemory::new(context, TF32_WORKSPACE)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is valid.
         check("cublasLtCreate", unsafe { (api.cublasLtCreate)(&mut handle) })?;
-        Ok(Self { api, handle, chosen: Mutex::default() })
+        Ok(Self { api, handle, workspace, chosen: Mutex::default() })
     }
 
     /// The library's version, like `13.1.0`.
@@ -185,14 +191,19 @@ impl PreparedProduct {
     }
 
     /// With each of the algorithms that the library proposes, at least one. The first is the one that decides the bits: it does not depend
-    /// on the number of rows or matrices. Algorithms that cut sums into parts are left out, because their bits would.
+    /// on the number of rows or matrices. Algorithms that cut sums into parts are left out, because their bits would. In TF32, those with a
+    /// workspace come before those without.
     pub fn all(products: &Arc<Products>, product: &Product) -> Result<Vec<Self>, CudaError> {
         let (own, usual) = (Description::new(products, product)?, usual(product));
-        let mut algorithms = Description::new(products, &usual)?.proposals(&usual)?;
+        let workspace = workspace(product);
+        let mut algorithms = Description::new(products, &usual)?.proposals(&usual, workspace)?;
         if usual != *product {
-            algorithms.extend(own.proposals(product)?);
+            algorithms.extend(own.proposals(product, workspace)?);
         }
-        algorithms.retain(|algorithm| own.can_use(algorithm));
+        if workspace > 0 {
+            algorithms.extend(own.proposals(product, 0)?);
+        }
+        algorithms.retain(|algorithm| own.can_use(algorithm, workspace.max(UNUSED_WORKSPACE)));
         if algorithms.is_empty() {
             let Product { m, n, k, .. } = product;
             let error = format!("no algorithm for {m} x {n} x {k}");
@@ -210,7 +221,7 @@ impl PreparedProduct {
     ///
     /// # Safety
     /// The addresses are those of matrices of such extents and of the bias, if there is one; nothing else uses C until the product is
-    /// done, and no other thread runs this.
+    /// done, no other thread runs this, and all products of the library's handle are queued on one stream.
     pub unsafe fn run(
         &self,
         stream: &Stream,
@@ -248,13 +259,18 @@ impl PreparedProduct {
                 c,
                 layouts[2],
                 &self.algorithm,
-                0,
-                0,
+                self.products.workspace.start,
+                workspace(&self.product),
                 stream.handle,
             )
         };
         check("cublasLtMatmul", code)
     }
+}
+
+/// Bytes of workspace that a product's algorithm may use.
+fn workspace(product: &Product) -> usize {
+    if product.tf32 { TF32_WORKSPACE } else { 0 }
 }
 
 /// The same product of the rows, or the matrices, that the algorithm which decides the bits is proposed for. Where the first factor is
@@ -295,10 +311,10 @@ impl Description {
         [0, 1, 2].map(|i: usize| self.layouts[i].handle)
     }
 
-    /// The algorithms that the library proposes, the best by its own estimate first.
-    fn proposals(&self, product: &Product) -> Result<Vec<Algorithm>, CudaError> {
+    /// The algorithms that the library proposes with so many bytes of workspace, the best by its own estimate first.
+    fn proposals(&self, product: &Product, workspace: usize) -> Result<Vec<Algorithm>, CudaError> {
         let preference = Object::preference(&self.products)?;
-        preference.set(MOST_WORKSPACE, 0_u64)?;
+        preference.set(MOST_WORKSPACE, workspace as u64)?;
         preference.set(REDUCTION_SCHEMES, 0_u32)?;
         let matrices = [&product.b, &product.a, &product.c, &product.c];
         for (attribute, matrix) in ALIGNMENT.into_iter().zip(matrices) {
@@ -326,8 +342,8 @@ impl Description {
         Ok(found.filter(|choice| choice.state == 0).map(|choice| choice.algorithm).collect())
     }
 
-    /// Whether an algorithm computes it, without memory of its own.
-    fn can_use(&self, algorithm: &Algorithm) -> bool {
+    /// Whether an algorithm computes it, with so many bytes of workspace at most.
+    fn can_use(&self, algorithm: &Algorithm, workspace: usize) -> bool {
         let mut choice = NO_CHOICE;
         let [b, a, c] = self.matrices();
         // SAFETY: all handles are alive, and the pointers are valid.
@@ -343,7 +359,7 @@ impl Description {
                 &mut choice,
             )
         };
-        code == 0 && choice.workspace <= UNUSED_WORKSPACE
+        code == 0 && choice.workspace <= workspace
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Algorithms that are tried, at most.
-const TRIED: usize = 16;
+const TRIED: usize = 24;
 /// Multiplications and additions of the smallest products that are tried: a microsecond.
 const LEAST_FLOPS: u64 = 100_000_000;
 /// An algorithm is timed so often, by so many launches, and the shortest time counts.
