@@ -106,30 +106,12 @@ impl Message {
     }
 
     fn varint(&mut self, mut value: u64) {
-        if value < 0x80 {
-            self.bytes.push(value as u8);
-        } else if value < 1 << 56 {
-            // One store of eight bytes, of which those that the number has are kept.
-            let length = (u64::BITS - value.leading_zeros()).div_ceil(7) as usize;
-            let more = 0x8080_8080_8080_8080 & ((1 << (8 * (length - 1))) - 1);
-            let end = self.bytes.len() + length;
-            self.bytes.extend_from_slice(&(seven_bits_a_byte(value) | more).to_le_bytes());
-            self.bytes.truncate(end);
-        } else {
-            while value >= 0x80 {
-                self.bytes.push(value as u8 | 0x80);
-                value >>= 7;
-            }
-            self.bytes.push(value as u8);
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
         }
+        self.bytes.push(value as u8);
     }
-}
-
-/// Spreads 56 bits over eight bytes, seven to each: halves, then halves of these, and once more.
-fn seven_bits_a_byte(value: u64) -> u64 {
-    let value = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
-    let value = value & 0x0000_3fff_0000_3fff | (value & 0x0fff_c000_0fff_c000) << 2;
-    value & 0x007f_007f_007f_007f | (value & 0x3f80_3f80_3f80_3f80) << 1
 }
 
 #[cfg(test)]
