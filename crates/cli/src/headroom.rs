@@ -7,11 +7,12 @@ use plimsoll::memory::{anonymous, group_limit};
 use plimsoll::plan::in_words;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What the kernel needs for the process beside its anonymous pages: page tables, the code in use.
 const BESIDE: usize = 1 << 20;
-/// As many intervals as the last one's growth must leave room for: a look may come late.
-const AHEAD: usize = 4;
+/// For how long growth as fast as since the last look must have room, or for as long as that look took to come.
+const AHEAD: Duration = Duration::from_millis(16);
 
 /// The JSON of a question that has its answer, while what is only useful is still looked for.
 static ANSWERED: Mutex<Option<String>> = Mutex::new(None);
@@ -25,11 +26,12 @@ pub fn answered(json: String) {
 pub struct Headroom {
     limit: Option<usize>,
     held: usize,
+    looked: Instant,
 }
 
 impl Headroom {
     pub fn new() -> Self {
-        Self { limit: group_limit(), held: usize::MAX }
+        Self { limit: group_limit(), held: usize::MAX, looked: Instant::now() }
     }
 
     /// Whether there is a group to look at.
@@ -40,16 +42,20 @@ impl Headroom {
     /// Ends the program if the next moments may take the rest.
     pub fn check(&mut self) {
         if let (Some(limit), Some(held)) = (self.limit, anonymous())
-            && self.is_short(limit, held)
+            && self.is_short(limit, held, Instant::now())
         {
             end(limit);
         }
     }
 
-    fn is_short(&mut self, limit: usize, held: usize) -> bool {
+    fn is_short(&mut self, limit: usize, held: usize, now: Instant) -> bool {
+        let since = now.duration_since(self.looked);
         let growth = held.saturating_sub(self.held);
-        self.held = held;
-        held.saturating_add(AHEAD * growth).saturating_add(BESIDE) > limit
+        (self.held, self.looked) = (held, now);
+        // On a busy machine looks come late and have seen more growth, but not faster growth.
+        let ahead = AHEAD.as_secs_f64() / since.as_secs_f64().max(f64::MIN_POSITIVE);
+        let coming = (growth as f64 * ahead.max(1.0)) as usize;
+        held.saturating_add(coming).saturating_add(BESIDE) > limit
     }
 }
 
@@ -79,13 +85,17 @@ mod tests {
 
     #[test]
     fn a_group_is_short_when_growth_would_fill_it() {
-        let mut headroom = Headroom { limit: Some(100 << 20), held: usize::MAX };
-        let mib = |n: usize| n << 20;
-        assert!(!headroom.is_short(mib(100), mib(90)), "nothing is known of its growth");
-        assert!(!headroom.is_short(mib(100), mib(91)), "4 MiB may come, and 1 beside");
-        assert!(headroom.is_short(mib(100), mib(95)), "16 MiB may come");
-        assert!(!headroom.is_short(mib(100), mib(95)), "it does not grow");
-        assert!(!headroom.is_short(mib(100), mib(60)), "it shrinks");
-        assert!(headroom.is_short(mib(100), mib(100)));
+        let start = Instant::now();
+        let mut headroom = Headroom { limit: Some(100 << 20), held: usize::MAX, looked: start };
+        let mut is_short =
+            |ms, mib: usize| headroom.is_short(100 << 20, mib << 20, start + Duration::from_millis(ms));
+        assert!(!is_short(4, 90), "nothing is known of its growth");
+        assert!(!is_short(8, 91), "4 MiB may come, and 1 beside");
+        assert!(is_short(12, 95), "16 MiB may come");
+        assert!(!is_short(16, 95), "it does not grow");
+        assert!(!is_short(20, 60), "it shrinks");
+        assert!(!is_short(120, 78), "a late look: 18 MiB came in 100 ms, as many may come");
+        assert!(is_short(220, 90), "12 more, and 1 beside");
+        assert!(is_short(224, 100));
     }
 }
