@@ -120,6 +120,29 @@ fn a_refusal_adds_up_to_the_bytes_that_it_names_and_is_json_where_that_is_asked_
 }
 
 #[test]
+fn a_line_of_the_bytes_that_a_refusal_of_several_devices_names_is_enough() {
+    let all: [&[&str]; 4] = [
+        &["--model=mlp", "--width=64", "--place=dense1=cpu:0,*=cpu:1"],
+        &["--model=mlp", "--width=64", "--batch=192", "--replicas=3"],
+        &["--model=lenet", "--replicas=2", "--device-memory=cpu:0=64MiB"],
+        &["--model=gpt", "--place=auto=cpu:0-2", "--layers=2", "--width=32", "--heads=2", "--context=16"],
+    ];
+    for flags in all {
+        let plan = |line: f64| {
+            plimsoll(&[&["plan", "--threads=2", "--json", &format!("--memory={line}")], flags].concat())
+        };
+        let output = plan(8_000_000.0);
+        refused(&output, 3, &["too low"]);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let needed = number(&answer, "needed_bytes");
+        let answer: serde_json::Value = serde_json::from_slice(&plan(needed).stdout).unwrap();
+        assert_eq!(answer["feasible"], true, "{flags:?}: {needed} bytes");
+        assert!(number(&answer, "planned_peak_bytes") <= needed, "{flags:?}: {answer}");
+        refused(&plan(needed - 4096.0), 3, &["too low"]);
+    }
+}
+
+#[test]
 fn the_placement_lists_ops_layers_devices_and_bytes() {
     let table = text(&run("plan", &["--replicas=2", "--log-placement"]));
     let row = |device: &str, op: &str| {

@@ -22,9 +22,9 @@ use std::sync::Arc;
 /// What a process takes if only the lines of its devices hold.
 struct Unlimited {
     /// Beside the devices that share what its line leaves.
-    outside: Vec<Entry>,
-    /// What each of those takes, and its name.
-    each: Vec<(String, usize)>,
+    outside_bytes: usize,
+    /// What each of those takes.
+    each: Vec<usize>,
 }
 
 impl Unlimited {
@@ -33,25 +33,17 @@ impl Unlimited {
     fn new(
         process: &LoadSheet,
         first: (&str, &LoadSheet),
-        each: Vec<(String, usize)>,
+        each: &[(String, usize)],
         more_heap: usize,
     ) -> Self {
         let shares = |name: &str| each.iter().any(|(device, _)| device == name);
         let own = outside_of(first.1).len();
         let others = outside_of(process).iter().skip(own).filter(|entry| !shares(&entry.name));
-        let mut outside: Vec<Entry> = others.cloned().collect();
-        if !shares(first.0) {
-            outside.push(device_entry(first.0, first.1));
+        let first_bytes = if shares(first.0) { 0 } else { device_entry(first.0, first.1).bytes };
+        Self {
+            outside_bytes: others.map(|entry| entry.bytes).sum::<usize>() + first_bytes + more_heap,
+            each: each.iter().map(|(_, bytes)| *bytes).collect(),
         }
-        match outside.iter_mut().find(|entry| entry.name == sheet::HEAP_CAP) {
-            Some(heap) => heap.bytes += more_heap,
-            None => outside.push(Entry::new(sheet::HEAP_CAP, more_heap, "longer plans")),
-        }
-        Self { outside, each }
-    }
-
-    fn outside_bytes(&self) -> usize {
-        self.outside.iter().map(|entry| entry.bytes).sum()
     }
 }
 
@@ -64,11 +56,9 @@ fn outside_of(sheet: &LoadSheet) -> &[Entry] {
 fn device_entry(name: &str, sheet: &LoadSheet) -> Entry {
     match &sheet.host {
         Some(host) => Entry::new(name, host.total_bytes, "what the device takes of host memory"),
-        None => Entry::new(name, sheet.total_bytes, DEVICE_NOTE),
+        None => Entry::new(name, sheet.total_bytes, "the arena of the device, with what belongs to it"),
     }
 }
-
-const DEVICE_NOTE: &str = "the arena of the device, with what belongs to it";
 
 /// How often devices without lines of their own are planned under a lower one, because the process as a whole was over its line.
 const TRIALS: usize = 6;
@@ -189,13 +179,18 @@ impl Trainer {
         // An accelerator's line is of its own memory: what it takes of the host's has none.
         let shared = (0..devices.len()).filter(|&at| devices.line(at).is_none() || devices.is_apart(at));
         let shared: Vec<usize> = shared.collect();
-        // None has a line at first; then equal ones, and less where the rest of the process takes more.
-        let (mut share, mut whole) = (usize::MAX, None);
+        // None has a line at first; then equal ones, and less where the rest of the process takes more; the lowest ones where those were
+        // too low, because what the process takes with the lowest plans is only known once they are made.
+        let (mut share, mut lowest, mut whole) = (usize::MAX, 0, None);
         let mut trials = 0..TRIALS;
         loop {
             let plans = match tagged(Tag::Planning, || self.plan_devices(data, share)) {
-                Err(TrainError::Plan(PlanError::Infeasible(short))) if !has_own_line(devices, &short) => {
-                    return Err(self.short_of_shares(*short, whole.as_ref()));
+                Err(TrainError::Plan(PlanError::Infeasible(short)))
+                    if short.needed_bytes > lowest && !has_own_line(devices, &short) =>
+                {
+                    lowest = short.needed_bytes;
+                    share = lowest;
+                    continue;
                 }
                 plans => plans?,
             };
@@ -209,36 +204,18 @@ impl Trainer {
                 Err(TrainError::Plan(PlanError::Infeasible(short))) if !shared.is_empty() => short,
                 found => return found,
             };
-            if trials.next().is_none() {
+            if lowest > 0 || share == 0 {
                 return Err(TrainError::Plan(PlanError::Infeasible(short)));
+            }
+            if trials.next().is_none() {
+                share = 0;
+                continue;
             }
             let less = share.saturating_sub(short.missing_bytes.div_ceil(shared.len()));
             let whole = whole
-                .get_or_insert_with(|| Unlimited::new(&short.sheet, (&first, &first_sheet), each, heap / 8));
-            let each: Vec<usize> = whole.each.iter().map(|(_, bytes)| *bytes).collect();
-            share = less.min(equal_share(&each, self.line_bytes.saturating_sub(whole.outside_bytes())));
+                .get_or_insert_with(|| Unlimited::new(&short.sheet, (&first, &first_sheet), &each, heap / 8));
+            share = less.min(equal_share(&whole.each, self.line_bytes.saturating_sub(whole.outside_bytes)));
         }
-    }
-
-    /// Devices without lines of their own have equal shares of what the process's line leaves, if they need as much: what one misses, all
-    /// miss that do. The load sheet is then that of the process, with the arena of the device that misses most.
-    fn short_of_shares(&self, mut short: Infeasible, whole: Option<&Unlimited>) -> TrainError {
-        let device = short.sheet.device.take();
-        if let Some(whole) = whole {
-            let others = whole.each.iter().filter(|(name, _)| Some(name) != device.as_ref());
-            for (name, bytes) in others {
-                short.sheet.add_outside(Entry::new(name, *bytes.min(&short.needed_bytes), DEVICE_NOTE));
-            }
-            whole.outside.iter().for_each(|entry| short.sheet.add_outside(entry.clone()));
-            short.needed_bytes = short.sheet.host_total_and_line().0;
-        }
-        short.line_bytes = self.line_bytes;
-        short.missing_bytes = short.needed_bytes.saturating_sub(self.line_bytes);
-        match &mut short.sheet.host {
-            Some(host) => host.line_bytes = self.line_bytes,
-            None => short.sheet.line_bytes = self.line_bytes,
-        }
-        TrainError::Plan(PlanError::Infeasible(Box::new(short)))
     }
 
     /// Refuses runs whose replicas would not be one device's.
