@@ -201,9 +201,8 @@ impl Optimizer for Pruned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_graph::Origin;
     use plimsoll_nn::{Recipe, Sgd};
-    use plimsoll_reference::evaluate;
+    use plimsoll_reference::{evaluate, run_graph};
     use plimsoll_tensor::{Tensor, is_kept};
     use serde_json::Value;
 
@@ -239,31 +238,20 @@ mod tests {
     /// A step's states, by name.
     type States = Vec<(String, Tensor)>;
 
-    /// Runs a graph whose inputs are settings.
-    fn run(graph: &Graph, states: &mut States, inputs: &dyn Fn(&str) -> Tensor) {
-        let mut values: Vec<Option<Tensor>> = vec![None; graph.value_count()];
-        for value in graph.value_ids() {
-            values[value.index()] = match graph.origin(value) {
-                Origin::Input(i) => Some(inputs(&graph.inputs[i].name)),
-                Origin::State(i) => {
-                    let name = &graph.states[i].name;
-                    Some(states.iter().find(|(known, _)| known == name).unwrap().1.clone())
-                }
-                Origin::Accumulator(_) | Origin::Node { .. } => None,
-            };
-        }
-        for node in &graph.nodes {
-            let read: Vec<&Tensor> =
-                node.inputs.iter().map(|v| values[v.index()].as_ref().unwrap()).collect();
-            let found = evaluate(&node.op, &read, &[], &graph.output_types(node)).unwrap();
-            node.outputs.iter().zip(found).for_each(|(v, found)| values[v.index()] = Some(found));
-        }
-        for state in &graph.states {
-            let new = state.output.and_then(|v| values[v.index()].clone());
-            if let (Some(new), Some(old)) = (new, states.iter_mut().find(|(name, _)| *name == state.name)) {
-                old.1 = new;
-            }
-        }
+    /// Runs an update: its settings by the optimizer's names, and the gradient.
+    fn run(graph: &Graph, states: &mut States, optimizer: &Pruned, settings: &[f64], gradient: &Tensor) {
+        let names = optimizer.setting_names();
+        let input = |name: &str| match names.iter().position(|known| known == name) {
+            Some(i) => Tensor::from_f64(TensorType::scalar(DType::F32), &[settings[i]]).unwrap(),
+            None => gradient.clone(),
+        };
+        let inputs: Vec<Tensor> = graph.inputs.iter().map(|known| input(&known.name)).collect();
+        let found = run_graph(graph, |name| state(states, name).clone(), &inputs).unwrap();
+        states.iter_mut().zip(found.states).for_each(|((_, old), new)| *old = new);
+    }
+
+    fn state<'s>(states: &'s States, name: &str) -> &'s Tensor {
+        &states.iter().find(|(known, _)| known == name).unwrap().1
     }
 
     /// The update of one parameter by written gradients, and its states at the start.
@@ -293,10 +281,6 @@ mod tests {
         (graph, states)
     }
 
-    fn scalar(value: f64) -> Tensor {
-        Tensor::from_f64(TensorType::scalar(DType::F32), &[value]).unwrap()
-    }
-
     /// Weights after each of twelve steps, as the toolkit leaves them.
     #[test]
     fn a_run_under_pruning_is_the_toolkits() {
@@ -308,14 +292,10 @@ mod tests {
         let sparsity = sparsity.unwrap().every(step("every")).unwrap();
         let optimizer = Pruning::new(sparsity).around(Sgd::new(number("rate")));
         let (graph, mut states) = update(&optimizer, &floats(&case["weights"]));
-        let names = optimizer.setting_names();
         for (step, gradient) in case["gradients"].as_array().unwrap().iter().enumerate() {
-            let mut settings = vec![0.0; names.len()];
+            let mut settings = vec![0.0; optimizer.setting_names().len()];
             optimizer.settings(step as u64, 1.0, &mut settings);
-            run(&graph, &mut states, &|name| match names.iter().position(|known| known == name) {
-                Some(i) => scalar(settings[i]),
-                None => Tensor::from(floats(gradient)),
-            });
+            run(&graph, &mut states, &optimizer, &settings, &Tensor::from(floats(gradient)));
             let after = floats(&case["after"][step]);
             let found = states[0].1.as_f32().unwrap();
             for (found, expected) in found.iter().zip(&after) {
@@ -332,15 +312,9 @@ mod tests {
         let (graph, mut states) = update(&optimizer, &[4.0, 1.0, -3.0, 0.5]);
         let mut settings = vec![0.0; 3];
         optimizer.settings(100, 1.0, &mut settings);
-        let names = optimizer.setting_names();
-        run(&graph, &mut states, &|name| match names.iter().position(|known| known == name) {
-            Some(i) => scalar(settings[i]),
-            None => Tensor::from(vec![2.0f32, 0.0, 2.0, 0.0]),
-        });
-        let state =
-            |name: &str| states.iter().find(|(known, _)| known == name).unwrap().1.as_f32().unwrap().to_vec();
-        assert_eq!(state("layer/kernel"), [3.0, 0.0, -4.0, 0.0]);
-        assert_eq!(state("layer/kernel/average"), [3.5, 0.0, -3.5, 0.0]);
+        run(&graph, &mut states, &optimizer, &settings, &Tensor::from(vec![2.0f32, 0.0, 2.0, 0.0]));
+        assert_eq!(state(&states, "layer/kernel").to_f64(), [3.0, 0.0, -4.0, 0.0]);
+        assert_eq!(state(&states, "layer/kernel/average").to_f64(), [3.5, 0.0, -3.5, 0.0]);
     }
 
     #[test]

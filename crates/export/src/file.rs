@@ -36,8 +36,8 @@ pub fn is_written_in_place(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| is_open || special(found))
 }
 
-/// A file that is being written under a partial name. [`PartialFile::commit`] gives it its own; without that it is removed, and
-/// a file that was there before stays as it is. A device or a pipe is written to as it is.
+/// A file that is being written under a partial name. [`PartialFile::commit`] gives it its own, and [`PartialFile::commit_all`] does so
+/// for several that belong together; without that it is removed, and a file that was there before stays as it is. A device or a pipe is written to as it is.
 pub struct PartialFile {
     file: File,
     /// None where the file is written in place.
@@ -74,14 +74,37 @@ impl PartialFile {
     }
 
     /// Waits for the disk, and gives the file its name.
-    pub fn commit(mut self) -> io::Result<()> {
-        go_on()?;
-        let Some(partial) = &self.partial else { return Ok(()) };
-        self.file.sync_all()?;
-        fs::rename(partial, &self.path)?;
-        self.committed = true;
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+    pub fn commit(self) -> io::Result<()> {
+        Self::commit_all(vec![self]).map_err(|(_, error)| error)
+    }
+
+    /// Waits for the disk, and gives files their names, in this order: all of them or, if they are given up or a name cannot be given,
+    /// none. An error comes with the file that it is about.
+    pub fn commit_all(mut files: Vec<Self>) -> Result<(), (PathBuf, io::Error)> {
+        for file in files.iter().filter(|file| file.partial.is_some()) {
+            go_on().and_then(|()| file.file.sync_all()).map_err(|error| (file.path.clone(), error))?;
+        }
+        // Once the first has its name, the others get theirs.
+        if let Some(first) = files.first() {
+            go_on().map_err(|error| (first.path.clone(), error))?;
+        }
+        for i in 0..files.len() {
+            let Some(partial) = &files[i].partial else { continue };
+            if let Err(error) = fs::rename(partial, &files[i].path) {
+                // What a file of the same name was before is lost by now; without the others it would be of no use.
+                for file in files.iter().filter(|file| file.committed) {
+                    let _ = fs::remove_file(&file.path);
+                }
+                return Err((files[i].path.clone(), error));
+            }
+            files[i].committed = true;
+        }
+        for file in files.iter().filter(|file| file.committed) {
+            let folder = file.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(|error| (file.path.clone(), error))?;
+        }
+        Ok(())
     }
 }
 

@@ -91,6 +91,50 @@ impl ReferencePrepared {
     }
 }
 
+/// What a graph's run gave.
+#[derive(Clone, Debug)]
+pub struct GraphResults {
+    /// The outputs, in the graph's order.
+    pub outputs: Vec<Tensor>,
+    /// The new version of each state, in the graph's order; the old one where the graph has no other.
+    pub states: Vec<Tensor>,
+}
+
+/// Runs a graph once, without a plan: `state` gives states by name, and inputs hold all micro-batches.
+///
+/// ```
+/// use plimsoll_graph::{Builder, Init, Role};
+/// use plimsoll_reference::run_graph;
+/// use plimsoll_tensor::{DType, Tensor, TensorType};
+/// let mut b = Builder::new(1, 1);
+/// let count = b.state("count", TensorType::new(DType::F32, [1]), Role::Statistic, Init::Zeros);
+/// let by = b.setting("by", TensorType::new(DType::F32, [1]));
+/// let sum = b.add(count, by)?;
+/// b.set_state(count, sum);
+/// let found = run_graph(&b.finish()?, |_| Tensor::from(vec![2.0f32]), &[Tensor::from(vec![3.0f32])]).unwrap();
+/// assert_eq!(found.states[0].to_f64(), [5.0]);
+/// # Ok::<(), plimsoll_graph::GraphError>(())
+/// ```
+pub fn run_graph(
+    graph: &Graph,
+    state: impl Fn(&str) -> Tensor,
+    inputs: &[Tensor],
+) -> Result<GraphResults, ExecuteError> {
+    let mut values = Values { graph, tensors: vec![None; graph.value_count()], transport: None };
+    for known in &graph.states {
+        values.tensors[known.input.index()] = Some(state(&known.name));
+    }
+    values.clear_accumulators();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Tensor::as_bytes).collect();
+    values.run_checked(&inputs, None)?;
+    let outputs = graph.outputs.iter().map(|output| values.get(output.value).cloned());
+    let states = graph.states.iter().map(|state| values.get(state.output.unwrap_or(state.input)).cloned());
+    Ok(GraphResults {
+        outputs: outputs.collect::<Result<_, _>>()?,
+        states: states.collect::<Result<_, _>>()?,
+    })
+}
+
 /// The values of a run so far.
 struct Values<'g> {
     graph: &'g Graph,
@@ -120,6 +164,23 @@ impl Values<'_> {
             self.tensors[value.index()] = Some(tensor);
         }
         Ok(())
+    }
+
+    /// Sums start at zero.
+    fn clear_accumulators(&mut self) {
+        for accumulator in &self.graph.accumulators {
+            let zeros = Tensor::zeros(self.graph.ty(accumulator.input).clone());
+            self.tensors[accumulator.input.index()] = Some(zeros);
+        }
+    }
+
+    /// Runs everything if there are as many inputs as the graph takes.
+    fn run_checked(&mut self, inputs: &[&[u8]], part: Option<BatchPart>) -> Result<(), ExecuteError> {
+        let (takes, given) = (self.graph.inputs.len(), inputs.len());
+        if takes != given {
+            return Err(refused(format!("the step takes {takes} inputs, {given} were given")));
+        }
+        self.run_all(inputs, part)
     }
 
     /// Runs every micro-batch, then the optimizer step.
@@ -211,13 +272,6 @@ impl Prepared for ReferencePrepared {
     fn run(&mut self, plan: usize, inputs: &[&[u8]]) -> Result<(), ExecuteError> {
         let plans = self.plans.clone();
         let graph = &plans.plans.get(plan).ok_or_else(|| refused(format!("there is no plan {plan}")))?.graph;
-        if inputs.len() != graph.inputs.len() {
-            return Err(refused(format!(
-                "the plan takes {} inputs, {} were given",
-                graph.inputs.len(),
-                inputs.len()
-            )));
-        }
         let connection = self.connection.clone();
         let part = connection.as_ref().and_then(|connection| connection.parts[plan]);
         let transport = connection.as_ref().map(|connection| connection.transport.as_ref());
@@ -225,11 +279,8 @@ impl Prepared for ReferencePrepared {
         for state in &graph.states {
             values.tensors[state.input.index()] = Some(self.states[self.state(&state.name)].clone());
         }
-        for accumulator in &graph.accumulators {
-            values.tensors[accumulator.input.index()] =
-                Some(Tensor::zeros(graph.ty(accumulator.input).clone()));
-        }
-        let ran = values.run_all(inputs, part);
+        values.clear_accumulators();
+        let ran = values.run_checked(inputs, part);
         let result = ran.and_then(|()| self.collect(plan, &values));
         self.kept = values.tensors;
         result

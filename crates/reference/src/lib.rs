@@ -1,7 +1,7 @@
 //! The plain-loop executor that defines every op.
 //!
 //! [`evaluate`] computes one op, in one file per family, as in `plimsoll_graph::op`; [`Reference`] runs whole graphs, node by
-//! node, in every element type. All arithmetic is f64, in the order the loops are written, and a result is rounded once, to
+//! node, in every element type, by a plan, and [`run_graph`] without one. All arithmetic is f64, in the order the loops are written, and a result is rounded once, to
 //! the output's element type. Other executors are right when they come close to it (`crates/conformance` has the cases and
 //! the tolerances, and compares this crate with golden numbers of another framework).
 //!
@@ -46,4 +46,4 @@ mod tensor;
 
 pub use error::EvaluateError;
 pub use evaluate::evaluate;
-pub use executor::Reference;
+pub use executor::{GraphResults, Reference, run_graph};

@@ -1,32 +1,19 @@
 //! Models on bytes, and what stays in f32.
 
 use super::*;
+use plimsoll_graph::Numerics;
 use plimsoll_graph::op::ResizeMode;
-use plimsoll_graph::{Numerics, Origin};
 use plimsoll_nn::{
     AveragePool2d, BatchNorm, Conv2d, ConvTranspose2d, CrossEntropy, Dense, DepthwiseConv2d, Flatten,
     GlobalAveragePool, Layer, MaxPool2d, Model, Net, Padding, Policy, Relu, Relu6, Residual, Sequential,
     Silu, Tanh, Upsample, WithLoss, step, zoo,
 };
-use plimsoll_reference::evaluate;
+use plimsoll_reference::run_graph;
 use plimsoll_tensor::random::Stream;
 
-/// Runs a graph; states by name, inputs by position.
+/// What a graph gives; states by name, inputs by position.
 fn run(graph: &Graph, state: &dyn Fn(&str) -> Tensor, inputs: &[Tensor]) -> Vec<Tensor> {
-    let mut values: Vec<Option<Tensor>> = graph
-        .value_ids()
-        .map(|value| match graph.origin(value) {
-            Origin::Input(i) => Some(inputs[i].clone()),
-            Origin::State(i) => Some(state(&graph.states[i].name)),
-            Origin::Accumulator(_) | Origin::Node { .. } => None,
-        })
-        .collect();
-    for node in &graph.nodes {
-        let read: Vec<&Tensor> = node.inputs.iter().map(|v| values[v.index()].as_ref().unwrap()).collect();
-        let found = evaluate(&node.op, &read, &[], &graph.output_types(node)).unwrap();
-        node.outputs.iter().zip(found).for_each(|(v, found)| values[v.index()] = Some(found));
-    }
-    graph.outputs.iter().map(|output| values[output.value.index()].clone().unwrap()).collect()
+    run_graph(graph, state, inputs).unwrap().outputs
 }
 
 /// States with random numbers: variances and gains above zero.

@@ -9,6 +9,7 @@ use plimsoll_nn::zoo::{self, ZOO};
 use plimsoll_nn::{InitialValues, Model, step};
 use plimsoll_testing::Scratch;
 use prost::Message;
+use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 
@@ -144,6 +145,67 @@ fn large_files_have_their_weights_beside_them() {
     fs::write(scratch.0.join("lenet.onnx.data"), [0; 9]).unwrap();
     fs::write(&path, &whole).unwrap();
     assert!(OnnxModel::open(&path).map(|_| ()).unwrap_err().to_string().contains("ends behind its file"));
+}
+
+thread_local! {
+    /// How often this thread's files may still ask whether they are given up before they are.
+    static QUESTIONS: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Wherever an export is given up, its two files are both there or both as before.
+#[test]
+fn weights_beside_a_model_are_there_with_it_or_not_at_all() {
+    crate::give_up_when(|| {
+        let left = QUESTIONS.get();
+        QUESTIONS.set(left.saturating_sub(1));
+        left == 0
+    });
+    let scratch = Scratch::new("onnx-given-up");
+    let step = ExportGraph::new(&zoo::lenet(), Batch::Dynamic).unwrap();
+    let files = ["lenet.onnx", "lenet.onnx.data"].map(|name| scratch.0.join(name));
+    let export = |questions| {
+        QUESTIONS.set(questions);
+        let options = OnnxOptions { external_above: 1 << 10 };
+        let exported = onnx(&step, &Numbered, &files[0], &options);
+        QUESTIONS.set(usize::MAX);
+        exported
+    };
+    for before in [None, Some("the model of before")] {
+        let mut questions = 0;
+        loop {
+            for file in &files {
+                match before {
+                    Some(text) => fs::write(file, text).unwrap(),
+                    None => drop(fs::remove_file(file)),
+                }
+            }
+            let count = fs::read_dir(&scratch.0).unwrap().count();
+            let Err(error) = export(questions) else { break };
+            assert!(error.to_string().contains("stopped before it was whole"), "{error}");
+            for file in &files {
+                assert_eq!(fs::read_to_string(file).ok().as_deref(), before, "after {questions} questions");
+            }
+            assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), count, "after {questions} questions");
+            questions += 1;
+        }
+        assert!(questions > 10, "{questions}");
+        OnnxModel::open(&files[0]).unwrap();
+    }
+    // Where the second cannot have its name, the first is not left alone.
+    fs::remove_file(&files[0]).unwrap();
+    fs::create_dir(&files[0]).unwrap();
+    assert!(export(usize::MAX).unwrap_err().to_string().contains("lenet.onnx:"));
+    assert!(!files[1].exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_has_no_weights_beside_it() {
+    let step = ExportGraph::new(&zoo::lenet(), Batch::Dynamic).unwrap();
+    let out = std::path::Path::new("/dev/null");
+    let error = onnx(&step, &Numbered, out, &OnnxOptions { external_above: 1 << 10 }).unwrap_err();
+    assert!(error.to_string().contains("name a file"), "{error}");
+    assert!(!std::path::Path::new("/dev/null.data").exists());
 }
 
 #[test]

@@ -7,14 +7,14 @@ use super::proto::{
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
 use crate::batch::{ExportGraph, Extent};
-use crate::file::PartialFile;
+use crate::file::{PartialFile, is_written_in_place};
 use crate::weights::{Elements, Source};
 use crate::{ExportError, Exported, Weights};
 use plimsoll_graph::ValueId;
 use plimsoll_tensor::Field;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The version of the file format, and of the ops.
@@ -126,13 +126,18 @@ impl Writer<'_> {
     /// Writes the files and returns their bytes. Both are whole before either gets its name.
     fn write(&self, external_above: u64) -> Result<u64, ExportError> {
         let offsets = (self.lengths(None).file > external_above).then(|| self.offsets());
+        if offsets.is_some() && is_written_in_place(self.path) {
+            let reason = "the weights need a file of their own beside it: name a file";
+            return Err(ExportError::write(self.path, io::Error::other(reason)));
+        }
         let data = offsets.as_deref().map(|offsets| self.write_data(offsets)).transpose()?;
         let (model, mut bytes) = self.write_model(offsets.as_deref())?;
+        let mut files = vec![model];
         if let Some((data, data_bytes)) = data {
-            data.commit().map_err(|e| ExportError::write(&self.data_path(), e))?;
+            files.insert(0, data);
             bytes += data_bytes;
         }
-        model.commit().map_err(|e| ExportError::write(self.path, e))?;
+        PartialFile::commit_all(files).map_err(|(path, error)| ExportError::write(&path, error))?;
         Ok(bytes)
     }
 

@@ -2,6 +2,8 @@
 //!
 //!     exported zoo DIR [NAME]...  every model of the zoo, or these, at its small sizes: NAME.onnx, TFLite files, inputs and outputs
 //!     exported read FILE INPUT OUTPUT   what the model of an ONNX file says of an input
+//!     exported narrow FILE INPUT OUTPUT NEW    removes half of the channels of an ONNX file's model: the smaller one's file, and what it
+//!                                 says; neither where it has no channels to remove
 //!     exported int8 DIR [NAME]... layers of bytes one by one (op-NAME), and models of the zoo on bytes, or these of them: NAME.onnx,
 //!                                 NAME.tflite, inputs and outputs
 //!     exported trained DIR NAME DATA STEPS EXAMPLES    a model of the zoo, trained and then put on bytes, with that many examples of the
@@ -12,10 +14,11 @@
 
 mod int8;
 
+use plimsoll_compress::{ChannelError, Channels};
 use plimsoll_data::{Dataset, Memory, Pipeline};
 use plimsoll_export::{Batch, Format, OnnxModel, TfliteWeights};
 use plimsoll_nn::zoo::ZOO;
-use plimsoll_nn::{Adam, Field, Model, Sgd};
+use plimsoll_nn::{Adam, Field, Model, Narrow, Sgd};
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_train::{BatchKind, Session, TrainError, Trainer};
@@ -39,6 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             int8::trained(folder.as_ref(), name, data, steps.parse()?, examples.parse()?)
         }
         ["read", file, input, output] => read(file.as_ref(), input.as_ref(), output.as_ref()),
+        ["narrow", file, input, output, new] => {
+            narrow(file.as_ref(), input.as_ref(), output.as_ref(), new.as_ref())
+        }
         ["train", file, steps] => train(file.as_ref(), steps.parse()?),
         _ => Err("the first lines of this file say which words it takes".into()),
     }
@@ -69,13 +75,37 @@ fn zoo(folder: &Path, only: &[&str]) -> Result<(), Box<dyn Error>> {
 
 fn read(file: &Path, input: &Path, output: &Path) -> Result<(), Box<dyn Error>> {
     let model = OnnxModel::open(file)?;
+    let rows = rows(&model, input)?;
+    let mut session = session(model, &[rows])?;
+    Ok(fs::write(output, said(&mut session)?.as_bytes())?)
+}
+
+/// The rows of a model's input in a file.
+fn rows(model: &OnnxModel, file: &Path) -> Result<Tensor, Box<dyn Error>> {
     let field = model.inputs().swap_remove(0);
-    let bytes = fs::read(input)?;
+    let bytes = fs::read(file)?;
     let rows = bytes.len() / field.ty.bytes();
     let mut tensor = Tensor::zeros(TensorType::new(field.ty.dtype, [&[rows], &field.ty.shape[..]].concat()));
     tensor.copy_from_bytes(&bytes);
-    let mut session = session(model, std::slice::from_ref(&tensor))?;
-    Ok(fs::write(output, said(&mut session)?.as_bytes())?)
+    Ok(tensor)
+}
+
+fn narrow(file: &Path, input: &Path, output: &Path, new: &Path) -> Result<(), Box<dyn Error>> {
+    let model = OnnxModel::open(file)?;
+    let rows = rows(&model, input)?;
+    let whole = session(OnnxModel::open(file)?, std::slice::from_ref(&rows))?;
+    let found = Channels::smallest(&model, 0.5, |name| whole.state(name).map_err(Box::<dyn Error>::from));
+    let channels = match found {
+        Err(error) if matches!(error.downcast_ref(), Some(ChannelError::None { .. })) => return Ok(()),
+        found => found?,
+    };
+    let mut small = session(Narrow::new(model, channels.widths().clone()), &[rows])?;
+    let names: Vec<String> = small.plans().states.iter().map(|state| state.name.clone()).collect();
+    for name in names {
+        small.set_state(&name, &channels.cut(&name, &whole.state(&name)?))?;
+    }
+    small.export(new, Format::Onnx, Batch::Dynamic)?;
+    Ok(fs::write(output, said(&mut small)?.as_bytes())?)
 }
 
 fn train(file: &Path, steps: u64) -> Result<(), Box<dyn Error>> {

@@ -6,30 +6,17 @@ use crate::onnx::proto::{
     TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto, element,
 };
 use plimsoll_compress::{ChannelError, Channels};
-use plimsoll_graph::{Graph, Origin};
+use plimsoll_graph::Graph;
 use plimsoll_nn::{Narrow, Sgd, step};
-use plimsoll_reference::evaluate;
+use plimsoll_reference::run_graph;
 use plimsoll_tensor::random::Stream;
 use plimsoll_tensor::{DType, Tensor, TensorType};
 use plimsoll_testing::Scratch;
 use prost::Message;
 
-/// Runs a graph; states by name.
+/// What a graph gives; states by name, inputs by position.
 fn run(graph: &Graph, state: &dyn Fn(&str) -> Tensor, inputs: &[Tensor]) -> Vec<Tensor> {
-    let mut values: Vec<Option<Tensor>> = graph
-        .value_ids()
-        .map(|value| match graph.origin(value) {
-            Origin::Input(i) => Some(inputs[i].clone()),
-            Origin::State(i) => Some(state(&graph.states[i].name)),
-            Origin::Accumulator(_) | Origin::Node { .. } => None,
-        })
-        .collect();
-    for node in &graph.nodes {
-        let read: Vec<&Tensor> = node.inputs.iter().map(|v| values[v.index()].as_ref().unwrap()).collect();
-        let found = evaluate(&node.op, &read, &[], &graph.output_types(node)).unwrap();
-        node.outputs.iter().zip(found).for_each(|(v, found)| values[v.index()] = Some(found));
-    }
-    graph.outputs.iter().map(|output| values[output.value.index()].clone().unwrap()).collect()
+    run_graph(graph, state, inputs).unwrap().outputs
 }
 
 /// Random numbers of a shape: variances and gains are above zero.
