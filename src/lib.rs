@@ -52,7 +52,7 @@ pub mod prelude {
         BinaryCrossEntropy, Clip, Conv1d, Conv2d, ConvTranspose2d, CosineDistance, CrossEntropy, Decay,
         Dense, DepthwiseConv2d, Dice, Dropout, Elu, Embedding, Field, Flatten, Focal, GaussianNoise, Gelu,
         GeluTanh, GlobalAveragePool, GlobalMaxPool, GroupNorm, Gru, HardSigmoid, HardSwish, Head, Huber,
-        KlDivergence, Layer, LayerNorm, LeakyRelu, Lion, LogSoftmax, Loss, Lstm, MaxPool2d,
+        KlDivergence, Layer, LayerNorm, LeakyRelu, Lion, LogSoftmax, Loss, LossScale, Lstm, MaxPool2d,
         MeanAbsoluteError, MeanSquaredError, Mish, Mlp, Mode, Model, MultiHeadAttention, Net, Optimizer,
         Padding, Penalty, Permute, Policy, Precision, Recipe, Relu, Relu6, Reshape, Residual, RmsNorm,
         RmsProp, SeparableConv2d, Sequential, Sgd, Sigmoid, Silu, SimpleRnn, SoftCrossEntropy, Softmax,

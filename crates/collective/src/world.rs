@@ -3,6 +3,7 @@
 use crate::MpiError;
 use crate::abi::Handle;
 use crate::library::Mpi;
+use crate::limit::within;
 use plimsoll_plan::{Message, Ranks, Transport};
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,8 @@ const TO_ABORT: Duration = Duration::from_secs(3);
 /// All processes that the launcher started, as this one sees them. Where one fails, the others are ended by [`World::abort`], or by the
 /// launcher.
 ///
-/// A wait ends with an error after the time-out, so that a process that hangs ends the run.
+/// A wait ends with an error after the time-out, so that a process that hangs ends the run. While MPI starts and ends, which cannot be
+/// left with an error, it ends this process.
 pub struct World {
     mpi: Mpi,
     rank: usize,
@@ -65,9 +67,9 @@ impl World {
         let mut provided = 0;
         let wanted = mpi.constants.thread_serialized;
         // SAFETY: MPI takes null for the arguments, and writes an integer.
-        let started = unsafe {
+        let started = within(time_out, "starting MPI", || unsafe {
             (mpi.MPI_Init_thread)(std::ptr::null_mut(), std::ptr::null_mut(), wanted, &mut provided)
-        };
+        });
         let mut world = Self { mpi, rank: 0, size: 1, time_out, sending: Mutex::default(), library_bytes: 0 };
         world.check("MPI_Init_thread", started)?;
         let comm = world.mpi.constants.comm_world;
@@ -409,7 +411,7 @@ impl Drop for World {
             return;
         }
         // SAFETY: nothing of MPI is used after this.
-        unsafe { (self.mpi.MPI_Finalize)() };
+        within(self.time_out, "ending MPI", || unsafe { (self.mpi.MPI_Finalize)() });
     }
 }
 
