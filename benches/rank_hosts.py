@@ -170,7 +170,7 @@ def main():
                 for pid in there:
                     if is_alive(pid):
                         os.kill(pid, signal.SIGKILL)
-                run.communicate()
+                _, complaints = run.communicate()
                 hosts.cut(n, off=False)
                 saved = any(Path(out).glob("checkpoint-*"))
                 words = ["--resume", out] if saved else [*FLAGS[CUT].split(), "--overwrite", "--out", out]
@@ -181,6 +181,8 @@ def main():
                 words = "the same bits" if same else f"OTHER BITS {told[-500:]}"
                 how = "resumed" if saved else "again"
                 print(f"{number + 1:>3} host {n} cut off after {after:5.1f} s, {shard:<10} {len(ranks)} processes {ended} after {seconds:4.1f} s, {how}: {words}", flush=True)
+                for line in sorted({line for line in complaints.splitlines() if "did not answer" in line}):
+                    print(f"    {line}", flush=True)
     sys.exit(1 if wrong else 0)
 
 

@@ -1,17 +1,14 @@
-//! Calls of MPI that wait for all processes and have no time-out of their own.
+//! Waits for other processes that cannot be left with an error.
 
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Does a call that waits for other processes. Where it takes longer than the time-out, this process is ended with status 1, and with it
-/// the run: such a call cannot be left.
-pub fn within<T>(time_out: Duration, what: &'static str, call: impl FnOnce() -> T) -> T {
+/// Does a call that waits for other processes. Where it takes longer than the time-out, this process is ended with these words and status
+/// 1, and with it the run: such a call cannot be left.
+pub fn within<T>(time_out: Duration, words: String, call: impl FnOnce() -> T) -> T {
     let end = move || {
-        let seconds = time_out.as_secs();
-        let told = format!(
-            "plimsoll: {what}: another process did not answer for {seconds} s: it hangs, or is cut off\n"
-        );
+        let told = format!("plimsoll: {words}\n");
         // The process ends, whether anyone reads this or not.
         let _ = std::io::stderr().write_all(told.as_bytes());
         // SAFETY: ends the process without what it has registered to run then: the library's part waits for the others, too.

@@ -25,6 +25,9 @@ const NAP: Duration = Duration::from_micros(50);
 /// What ending all processes may take before this one ends by itself.
 const TO_ABORT: Duration = Duration::from_secs(3);
 
+/// How long a receive that is cancelled may take to complete.
+const TO_CANCEL: Duration = Duration::from_secs(1);
+
 /// All processes that the launcher started, as this one sees them. Where one fails, the others are ended by [`World::abort`], or by the
 /// launcher.
 ///
@@ -67,7 +70,7 @@ impl World {
         let mut provided = 0;
         let wanted = mpi.constants.thread_serialized;
         // SAFETY: MPI takes null for the arguments, and writes an integer.
-        let started = within(time_out, "starting MPI", || unsafe {
+        let started = within(time_out, silent("while MPI started, another rank", time_out), || unsafe {
             (mpi.MPI_Init_thread)(std::ptr::null_mut(), std::ptr::null_mut(), wanted, &mut provided)
         });
         let mut world = Self { mpi, rank: 0, size: 1, time_out, sending: Mutex::default(), library_bytes: 0 };
@@ -226,15 +229,19 @@ impl World {
             if self.wait(|_| self.is_done(&mut request))? {
                 continue;
             }
-            // SAFETY: a request of this process. A receive that is cancelled completes without another process.
+            // SAFETY: a request of this process.
             unsafe {
                 let _one = self.lock();
                 (self.mpi.MPI_Cancel)(&mut request);
             }
-            while !self.is_done(&mut request)? {
-                std::thread::sleep(NAP);
-            }
-            return Err(self.silent(from));
+            // A receive that is cancelled completes without the other process, but for one of which a part has arrived: then MPI may still
+            // write to the bytes.
+            return within(TO_CANCEL, self.silent(from), || {
+                while !self.is_done(&mut request)? {
+                    std::thread::sleep(NAP);
+                }
+                Err(self.silent(from))
+            });
         }
         Ok(())
     }
@@ -263,7 +270,7 @@ impl World {
     }
 
     fn silent_as(&self, who: &str) -> String {
-        format!("{who} did not answer for {} s: it hangs, or is cut off", self.time_out.as_secs())
+        silent(who, self.time_out)
     }
 
     /// Numbers that are being added up.
@@ -314,6 +321,10 @@ fn pieces(bytes: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 fn pieces_of(length: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..length).step_by(most).map(move |start| start..length.min(start + most))
+}
+
+fn silent(who: &str, time_out: Duration) -> String {
+    format!("{who} did not answer for {} s: it hangs, or is cut off", time_out.as_secs())
 }
 
 fn text_of(bytes: &[u8], length: c_int) -> String {
@@ -411,7 +422,9 @@ impl Drop for World {
             return;
         }
         // SAFETY: nothing of MPI is used after this.
-        within(self.time_out, "ending MPI", || unsafe { (self.mpi.MPI_Finalize)() });
+        within(self.time_out, self.silent_as("while MPI ended, another rank"), || unsafe {
+            (self.mpi.MPI_Finalize)()
+        });
     }
 }
 
