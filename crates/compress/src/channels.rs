@@ -238,9 +238,10 @@ fn take(tensor: &Tensor, axis: usize, kept: &[usize]) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_graph::ValueId;
     use plimsoll_nn::{
-        BatchNorm, Conv2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool, MaxPool2d, Relu, Residual,
-        Sequential, zoo,
+        BatchNorm, Conv2d, Dense, DepthwiseConv2d, Flatten, GlobalAveragePool, Layer, MaxPool2d, Net, Relu,
+        Residual, Sequential, zoo,
     };
 
     /// Kernels whose channel c has magnitude `c % 4`, so that channels 2 and 3 of every four are left.
@@ -323,6 +324,26 @@ mod tests {
             let found = Channels::smallest(&zoo::resnet20(), share, |_| panic!("nothing is read"));
             assert!(matches!(found, Err(ChannelError::Share(_))), "{share}");
         }
+    }
+
+    /// Rectifies images of eight channels, and no others.
+    struct RectifiesEight;
+
+    impl Layer for RectifiesEight {
+        fn forward(&self, net: &mut Net, x: ValueId) -> Result<ValueId, GraphError> {
+            if net.shape(x).last() == Some(&8) { Relu.forward(net, x) } else { Ok(x) }
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_another_one_with_fewer_channels_is_refused() {
+        let model = Sequential::classifier([4, 4, 1], 5)
+            .layer("conv", Conv2d::new(8, 3))
+            .layer("eight", RectifiesEight)
+            .layer("mean", GlobalAveragePool)
+            .layer("head", Dense::new(5));
+        let error = half(&model).unwrap_err().to_string();
+        assert!(error.contains("its layers are connected in another way"), "{error}");
     }
 
     #[test]
