@@ -692,9 +692,11 @@ function chart(canvas, series, rules, words, binary, title) {
     g.c.strokeStyle = g.c.fillStyle = r.colour;
     if (!r.far) rule(g.c, LEFT, LEFT + width, at);
     g.c.textAlign = i % 2 ? "right" : "left";
-    // The first name below its line, the second above.
-    g.c.textBaseline = i % 2 ? "bottom" : "top";
-    label(g.c, r.name + (r.far ? " ↑" : ""), i % 2 ? LEFT + width - 4 : LEFT + 4, i % 2 ? Math.max(14, at - 3) : at + 4);
+    // The first name below its line, unless a curve is there and not above; the second above.
+    const covered = (from, to) => series.some((s) => s.points.some((p) => y(p[1]) > from && y(p[1]) < to));
+    const above = i % 2 || covered(at, at + 20) && !covered(at - 20, at);
+    g.c.textBaseline = above ? "bottom" : "top";
+    label(g.c, r.name + (r.far ? " ↑" : ""), i % 2 ? LEFT + width - 4 : LEFT + 4, above ? Math.max(14, at - 3) : at + 4);
   });
   across(g, 1, last, (n) => "step " + grouped(n));
   const ends = series[0] && series[0].points.length ? series[0].points[series[0].points.length - 1] : null;

@@ -12,7 +12,7 @@ use crate::{Measured, MeasuredStep, Validation};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -79,6 +79,8 @@ struct Begun {
 /// A page that is being served. Dropping it tells the clients that the run has ended, and ends the server.
 pub struct Server {
     shared: Arc<Shared>,
+    /// Where the server itself can connect to it.
+    address: SocketAddr,
     accepting: Option<JoinHandle<()>>,
 }
 
@@ -112,9 +114,7 @@ impl Server {
         run: &Measured,
         patience: Duration,
     ) -> io::Result<(Self, Feed)> {
-        let address = listener.local_addr()?;
-        // A wait for connections could not be ended.
-        listener.set_nonblocking(true)?;
+        let mut address = listener.local_addr()?;
         let port = address.port();
         let shared = Arc::new(Shared {
             series: Mutex::default(),
@@ -132,14 +132,22 @@ impl Server {
             .stack_size(STACK_BYTES)
             .spawn(move || accept(&listener, &for_thread))?;
         let feed = Feed { shared: shared.clone(), pending: Vec::with_capacity(MAX_PENDING) };
-        Ok((Self { shared, accepting: Some(accepting) }, feed))
+        if address.ip().is_unspecified() {
+            address.set_ip(match address.ip() {
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        Ok((Self { shared, address, accepting: Some(accepting) }, feed))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.ended.store(true, Relaxed);
-        if let Some(accepting) = self.accepting.take() {
+        // A connection ends the thread's wait for one. Where there is none to be had, the thread ends with the program.
+        let woken = TcpStream::connect_timeout(&self.address, 3 * BETWEEN).is_ok();
+        if let Some(accepting) = self.accepting.take().filter(|_| woken) {
             let _ = accepting.join();
         }
         // Clients are told before the program ends, unless they do not listen.
@@ -178,8 +186,13 @@ impl Feed {
 
 /// Takes connections until the run ends; one too many is closed at once.
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    while !shared.ended.load(Relaxed) {
-        let Ok((stream, _)) = listener.accept() else {
+    loop {
+        // The thread waits without waking up meanwhile: it would take the place of a thread that computes.
+        let accepted = listener.accept();
+        if shared.ended.load(Relaxed) {
+            return;
+        }
+        let Ok((stream, _)) = accepted else {
             thread::sleep(BETWEEN / 10);
             continue;
         };
@@ -208,8 +221,6 @@ impl Drop for Leaving {
 
 /// Answers one request.
 fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    // Of some systems a connection does not wait, because its listener does not.
-    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(shared.patience))?;
     let mut buffer = vec![0; MAX_REQUEST_BYTES];

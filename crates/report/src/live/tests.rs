@@ -156,6 +156,18 @@ fn a_thousand_connections_and_malformed_requests_are_survived() {
 }
 
 #[test]
+fn a_server_of_every_address_ends_without_being_asked() {
+    let listener = bind(Some(Ipv4Addr::UNSPECIFIED.into()), 0).unwrap();
+    let page = File::open("/dev/null").unwrap();
+    let (server, _feed) = Server::start(listener, page, None, &Measured::default()).unwrap();
+    let accepting = server.address;
+    let begun = Instant::now();
+    drop(server);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(TcpStream::connect(accepting).is_err(), "the port is closed");
+}
+
+#[test]
 fn a_port_in_use_is_an_error() {
     let (_server, _feed, address) = server(None, PATIENCE);
     let error = bind(None, address.port()).unwrap_err();
