@@ -32,6 +32,8 @@ FLAGS = {
 CUT = "gpt"
 # Seconds that a process waits for another, and that all may take to end besides.
 TIMEOUT, GRACE = 5, 15
+# Seconds after which a link that comes up is taken to pass messages: before that mpirun may not reach the host.
+SETTLING = 3
 BRIDGE, NETWORK = "plimsoll-br", "10.83.7"
 # What Open MPI calls to start its daemon on a host: enters the host's network, and gives the process the host's name.
 AGENT = """#!/bin/sh
@@ -172,13 +174,15 @@ def main():
                         os.kill(pid, signal.SIGKILL)
                 _, complaints = run.communicate()
                 hosts.cut(n, off=False)
+                time.sleep(SETTLING)
                 saved = any(Path(out).glob("checkpoint-*"))
                 words = ["--resume", out] if saved else [*FLAGS[CUT].split(), "--overwrite", "--out", out]
                 resumed = launch(hosts, words)
-                _, told = resumed.communicate(timeout=600)
+                said, told = resumed.communicate(timeout=600)
                 same = resumed.returncode == 0 and weights(out) == wanted[CUT]
                 wrong += bool(left) or not same or len(ranks) != hosts.count
-                words = "the same bits" if same else f"OTHER BITS {told[-500:]}"
+                failed = f"FAILED with status {resumed.returncode}: {said[-500:]} {told[-500:]}"
+                words = "the same bits" if same else failed if resumed.returncode else "OTHER BITS"
                 how = "resumed" if saved else "again"
                 print(f"{number + 1:>3} host {n} cut off after {after:5.1f} s, {shard:<10} {len(ranks)} processes {ended} after {seconds:4.1f} s, {how}: {words}", flush=True)
                 for line in sorted({line for line in complaints.splitlines() if "did not answer" in line}):
