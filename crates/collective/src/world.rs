@@ -31,8 +31,8 @@ const TO_CANCEL: Duration = Duration::from_secs(1);
 /// All processes that the launcher started, as this one sees them. Where one fails, the others are ended by [`World::abort`], or by the
 /// launcher.
 ///
-/// A wait ends with an error after the time-out, so that a process that hangs ends the run. While MPI starts and ends, which cannot be
-/// left with an error, it ends this process.
+/// A wait ends with an error after the time-out, so that a process that hangs ends the run. Where a wait cannot be left with an error, it
+/// ends this process, with its reason on standard error: while MPI starts and ends, and in the middle of a message.
 pub struct World {
     mpi: Mpi,
     rank: usize,
