@@ -5,7 +5,7 @@
 //!
 //! - `library`: finding and loading it; `abi`: what differs between the three;
 //! - `world`: the processes of a run, as the transport of exchange nodes and as [`plimsoll_plan::Ranks`];
-//! - `limit`: a time-out for starting and ending MPI;
+//! - `limit`: a time-out for waits that cannot be left with an error, like those while MPI starts and ends;
 //! - `speed`: how fast they pass messages to each other;
 //! - `launch`: whether a process was started as one of several, and starting them with `mpirun`.
 
