@@ -5,8 +5,8 @@ use super::setup::{Setup, setup};
 use super::text::count;
 use super::{Failure, applies};
 use plimsoll::data::Family;
-use plimsoll::plan::{LoadSheet, PlanError, in_words};
-use plimsoll::train::{Forecast, TrainError, largest_that};
+use plimsoll::plan::{LoadSheet, in_words};
+use plimsoll::train::{Forecast, largest_that};
 use serde_json::{Value, json};
 
 /// Prints a line of a table; does nothing where the answer is JSON.
@@ -185,9 +185,5 @@ fn most_examples(setup: &Setup) -> usize {
 /// Whether a run fits its line, and its load sheet.
 fn sheet_of(options: &RunOptions) -> Result<(bool, LoadSheet), Failure> {
     let setup = setup(options)?;
-    match setup.trainer.plan(&setup.data) {
-        Ok(plans) => Ok((true, plans.into_plans().sheet)),
-        Err(TrainError::Plan(PlanError::Infeasible(short))) => Ok((false, short.sheet)),
-        Err(other) => Err(other.into()),
-    }
+    Ok(setup.trainer.fits(&setup.data)?)
 }

@@ -218,11 +218,7 @@ pub fn each_alternative(
 /// The load sheet of a run, and whether it fits its line; `None` for a run with invalid options.
 fn plan_sheet(options: &RunOptions) -> Option<(bool, LoadSheet)> {
     let setup = setup(options).ok()?;
-    match setup.trainer.plan(&setup.data) {
-        Ok(plans) => Some((true, plans.into_plans().sheet)),
-        Err(TrainError::Plan(PlanError::Infeasible(short))) => Some((false, short.sheet)),
-        Err(_) => None,
-    }
+    setup.trainer.fits(&setup.data).ok()
 }
 
 fn alternative(change: &'static str, flags: String, fits: bool, sheet: &LoadSheet) -> Alternative {

@@ -12,6 +12,10 @@ use std::rc::Rc;
 /// fraction (1/1024) of a step.
 const WORTH_OFFLOADING: u64 = 1024;
 
+/// Searches just below the lowest peak found lower it by a small part. Where more than this part (1/8) of it is above the line, they are
+/// not tried for a plan that is only asked whether it fits.
+const OUT_OF_REACH: usize = 8;
+
 /// What plans of a run may do to stay under the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunTechniques {
@@ -49,6 +53,8 @@ pub struct Chooser {
     tried: usize,
     /// Whether what was found is kept for other lines.
     keep: bool,
+    /// Whether a line far below the lowest peak found is refused without a search for lower ones.
+    only_fit: bool,
     /// By the number of micro-batches: graphs, and plans without any technique.
     batches: BTreeMap<usize, Rc<Batches>>,
     plain: BTreeMap<usize, Rc<PlanSet>>,
@@ -65,6 +71,12 @@ impl Chooser {
     /// For plans under one line: only the latest search is kept, for its next search limit.
     pub fn new(line_bytes: usize, host_line_bytes: usize) -> Self {
         Self { line_bytes, host_line_bytes, search_cache: SearchCache::with_capacity(1), ..Self::default() }
+    }
+
+    /// As [`Chooser::new`], to learn whether a run fits: a line that is out of reach is refused with the first lowest plan found, and what
+    /// that needs is not the smallest line.
+    pub fn only_fit(line_bytes: usize, host_line_bytes: usize) -> Self {
+        Self { only_fit: true, ..Self::new(line_bytes, host_line_bytes) }
     }
 
     /// For plans under many lines, set by [`Chooser::line_bytes`].
@@ -113,6 +125,9 @@ impl Chooser {
         let mut lowest = if self.line_bytes == 0 { found } else { self.under_limit(run, 0) };
         // A search just below what they need sometimes finds lower ones, with less fragmentation.
         while let Some(needed) = needed_bytes::<C>(&lowest) {
+            if self.only_fit && needed.saturating_sub(self.line_bytes) > needed / OUT_OF_REACH {
+                break;
+            }
             let lower = self.under_limit(run, needed - 1);
             if is_infeasible::<C>(&lower) && needed_bytes::<C>(&lower).is_none_or(|lower| lower >= needed) {
                 break;

@@ -2,7 +2,6 @@
 
 use crate::{TrainError, Trainer};
 use plimsoll_data::Dataset;
-use plimsoll_plan::PlanError;
 
 /// The largest batch asked about where the data does not say how many examples it has.
 const LARGEST: usize = 1 << 24;
@@ -30,11 +29,7 @@ impl Trainer {
         let fits = |batch: usize, parts: Option<usize>| {
             let trainer = self.clone().batch(batch);
             let trainer = Self { micro_batches: parts.or(trainer.micro_batches), ..trainer };
-            match trainer.plan(data) {
-                Ok(_) => Ok(true),
-                Err(TrainError::Plan(PlanError::Infeasible(_))) => Ok(false),
-                Err(other) => Err(other),
-            }
+            trainer.fits(data).map(|(fits, _)| fits)
         };
         // Every device takes whole blocks.
         let devices = self.device_count();

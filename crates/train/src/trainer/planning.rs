@@ -111,14 +111,49 @@ impl Trainer {
             Some(Replication::Rank { .. }) | None => {}
         }
         let trainer = self.accounted(data);
-        let mut chooser = Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
-        let mut plans = tagged(Tag::Planning, || trainer.plan_under(data, &mut chooser))?;
+        let chooser = Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
+        trainer.plan_with(data, chooser)
+    }
+
+    /// Whether the run fits its line, and its load sheet. Takes less time than [`Trainer::plan`] where a line is far too low: the sheet is
+    /// then that of a low plan, which need not be the lowest.
+    ///
+    /// ```
+    /// # use plimsoll_data::datasets;
+    /// # use plimsoll_nn::{AdamW, zoo};
+    /// # use plimsoll_plan::MiB;
+    /// # use plimsoll_train::Trainer;
+    /// let data = datasets::mnist()?;
+    /// let of = |batch| Trainer::new(zoo::lenet(), AdamW::new(1e-3)).memory(MiB(32)).batch(batch).fits(&data);
+    /// assert!(of(64)?.0);
+    /// let (fits, sheet) = of(30_000)?;
+    /// assert!(!fits && sheet.total_bytes > 32 << 20);
+    /// # Ok::<(), plimsoll_train::TrainError>(())
+    /// ```
+    pub fn fits(&self, data: &Dataset) -> Result<(bool, LoadSheet), TrainError> {
+        let planned = if self.replication.is_some() {
+            self.plan(data)
+        } else {
+            let trainer = self.accounted(data);
+            let chooser = Chooser::only_fit(trainer.computing_line_bytes(), trainer.line_bytes);
+            trainer.plan_with(data, chooser)
+        };
+        match planned {
+            Ok(plans) => Ok((true, plans.into_plans().sheet)),
+            Err(TrainError::Plan(PlanError::Infeasible(short))) => Ok((false, short.sheet)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The plans that a chooser finds for a trainer that has its account.
+    fn plan_with(self, data: &Dataset, mut chooser: Chooser) -> Result<TrainingPlan, TrainError> {
+        let mut plans = tagged(Tag::Planning, || self.plan_under(data, &mut chooser))?;
         // With what it remembers of its searches.
         drop(chooser);
-        if trainer.accounts_for_process() {
+        if self.accounts_for_process() {
             plans = tagged(Tag::Planning, || plans.moved_together());
         }
-        Ok(TrainingPlan::new(trainer, data.clone(), plans))
+        Ok(TrainingPlan::new(self, data.clone(), plans))
     }
 
     /// The trainer with the account of its process, if it has one.
