@@ -7,7 +7,9 @@ all of them together with the five steps that are traced by default (together), 
 A round trains without and with each of them in turns of a tenth of a second: one of the two processes is stopped while the other
 runs, so that a machine whose speed changes from second to second is as slow for both. A process's time is that of its turns, start
 and planning included. What is done so many times a second, like drawing, is done about twice as often in a second of such turns, so its cost
-is told too high rather than too low. Prints the median over the rounds of with - without, in microseconds a step and in percent, and its middle half.
+is told too high rather than too low. Prints the median over the rounds of with - without, in microseconds a step and in percent, and its middle half;
+and the same of the processor time of all threads (cpu), which says what they do rather than how long others keep the processor from them. With
+one thread no thread waits for another by spinning, so that it is steadier there.
 With --check it exits with 1 where the middle half is above 1 %.
 
 What watching takes for a step does not depend on the step's length, but for a trace, which takes so much for each kernel. So the shortest
@@ -18,6 +20,7 @@ import argparse
 import os
 import pty
 import random
+import select
 import shlex
 import shutil
 import signal
@@ -74,11 +77,13 @@ class Run:
     """A process that is stopped but for its turns. Standard error is a terminal, so that nothing differs but the flags."""
 
     def __init__(self, command):
-        self.command, self.seconds, self.watcher = command, 0.0, None
+        self.command, self.seconds, self.cpu_seconds, self.watcher = command, 0.0, 0.0, None
         self.terminal, other = pty.openpty()
         subprocess.run(["stty", "cols", "200", "rows", "50"], stdin=other, check=True)
         self.process = subprocess.Popen(command, stdin=other, stdout=subprocess.PIPE, stderr=other, text=True)
         os.close(other)
+        self.pidfd, self.ended = os.pidfd_open(self.process.pid), select.poll()
+        self.ended.register(self.pidfd, select.POLLIN)
         self.process.send_signal(signal.SIGSTOP)
         threading.Thread(target=self.show, daemon=True).start()
         threading.Thread(target=self.read, daemon=True).start()
@@ -99,19 +104,22 @@ class Run:
         """Goes on for a turn; returns whether it has ended."""
         started = time.monotonic()
         self.process.send_signal(signal.SIGCONT)
-        try:
-            status = self.process.wait(TURN_S)
-        except subprocess.TimeoutExpired:
+        ended = bool(self.ended.poll(1e3 * TURN_S))
+        if not ended:
             self.process.send_signal(signal.SIGSTOP)
-            status = None
         self.seconds += time.monotonic() - started
-        if status:
-            sys.exit(f"{shlex.join(self.command)} ended with {status}")
-        return status is not None
+        if ended:
+            _, status, used = os.wait4(self.process.pid, 0)
+            os.close(self.pidfd)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu_seconds = used.ru_utime + used.ru_stime
+            if status:
+                sys.exit(f"{shlex.join(self.command)} ended with {self.process.returncode}")
+        return ended
 
 
 def pair(alone, watched):
-    """Seconds of two commands that run in turns."""
+    """Two commands that run in turns, when they are over."""
     runs = [Run(alone), Run(watched)]
     going = list(runs)
     while going:
@@ -119,7 +127,11 @@ def pair(alone, watched):
         going = [run for run in going if not run.turn()]
     if runs[1].watcher is not None and runs[1].watcher.bytes == 0:
         sys.exit("the live page sent nothing")
-    return [run.seconds for run in runs]
+    return runs
+
+
+def quartiles(found):
+    return statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
 
 
 def main():
@@ -141,25 +153,24 @@ def main():
         names = list(everything(Path(scratch), options.steps))
         if options.only:
             names = [name for name in names if name in options.only.split(",")]
-        alone, ratios = [], {name: [] for name in names}
+        pairs = {name: [] for name in names}
         for number in range(options.rounds):
             for name in random.sample(names, len(names)):
                 folder = Path(scratch) / f"{number}-{name}"
                 folder.mkdir()
                 flags = [str(word) for word in everything(folder, options.steps)[name]]
-                seconds = pair(base, [*base, *flags])
-                alone.append(seconds[0])
-                ratios[name].append(seconds[1] / seconds[0] - 1)
+                pairs[name].append(pair(base, [*base, *flags]))
                 shutil.rmtree(folder)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    each = statistics.median(alone) / options.steps * 1e3
+    each = statistics.median(alone.seconds for found in pairs.values() for alone, _ in found) / options.steps * 1e3
     print(f"{options.model}, batch {options.batch}, {options.threads} threads: {each:.3f} ms a step; load {os.getloadavg()[0]:.1f}")
-    print(f"{'with':<12} {'slower by':>10} {'middle half':>20} {'us a step':>10}")
+    print(f"{'with':<12} {'slower by':>10} {'middle half':>20} {'us a step':>10} {'cpu us a step':>14} {'middle half':>18}")
     high = []
-    for name, found in ratios.items():
-        low, middle, upper = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
-        span = f"{100 * low:.2f} to {100 * upper:.2f} %"
-        print(f"{name:<12} {100 * middle:>8.2f} % {span:>20} {1e3 * middle * each:>10.1f}")
+    for name, found in pairs.items():
+        low, middle, upper = quartiles([watched.seconds / alone.seconds - 1 for alone, watched in found])
+        cpu = quartiles([(watched.cpu_seconds - alone.cpu_seconds) / options.steps * 1e6 for alone, watched in found])
+        span, cpu_span = f"{100 * low:.2f} to {100 * upper:.2f} %", f"{cpu[0]:.1f} to {cpu[2]:.1f}"
+        print(f"{name:<12} {100 * middle:>8.2f} % {span:>20} {1e3 * middle * each:>10.1f} {cpu[1]:>14.1f} {cpu_span:>18}")
         if low > 0.01:
             high.append(name)
     if options.check and high:

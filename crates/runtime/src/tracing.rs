@@ -3,7 +3,8 @@
 use super::step_name;
 use plimsoll_graph::{Graph, Node};
 use plimsoll_plan::{Action, ExecuteError, ExecutionPlan, PlanSet, Step};
-use plimsoll_trace::{SpanKind, Value};
+use plimsoll_trace::{LikeSpan, SpanKind, SpanKinds, Value};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Waits for transfers that are shorter are not shown: most take no time at all.
@@ -15,24 +16,27 @@ const IN_USE: &str = "arena in use";
 /// Steps of kernels that are shorter are shown together where they follow each other: each span takes a part of a microsecond.
 const SHORT_KERNEL: Duration = Duration::from_micros(5);
 
-/// Steps whose spans are written together: their kernels have driven the writer's code and buffers out of the caches.
+/// Steps whose spans are handed over together: their kernels have driven the trace's code and buffers out of the caches.
 const WRITTEN_TOGETHER: usize = 256;
+
+/// The kind of spans of several short kernels. Those of nodes follow.
+const SHORT_KERNELS: u32 = 0;
 
 /// The spans of the plans' steps.
 pub struct StepSpans {
-    plans: Vec<TracedPlan>,
-    /// What spans of several short kernels say.
-    short_kernels: SpanKind,
+    /// What each step's span says.
+    plans: Vec<Vec<TracedStep>>,
+    kinds: Arc<SpanKinds>,
     /// Steps that are over and not yet written.
     done: Vec<Done>,
 }
 
-/// What a plan's spans say.
-struct TracedPlan {
-    /// The kernel of each node, and its spans.
-    nodes: Vec<(&'static str, SpanKind)>,
-    /// Each step's node, if it has one, and the bytes of the arena in use.
-    steps: Vec<(Option<u32>, u64)>,
+/// What a step's span says.
+struct TracedStep {
+    /// The kernel and the kind of its spans, if a node is computed.
+    kernel: Option<(&'static str, u32)>,
+    /// The bytes of the arena in use.
+    bytes: u64,
 }
 
 /// A step that is over.
@@ -47,9 +51,9 @@ struct Done {
 
 impl Done {
     /// Whether this is a short kernel, and the next step another one.
-    fn goes_with(&self, next: &Self, plan: &TracedPlan) -> bool {
+    fn goes_with(&self, next: &Self, plan: &[TracedStep]) -> bool {
         let is_short = |done: &Self| {
-            done.time < SHORT_KERNEL && !done.rematerialized && plan.steps[done.step].0.is_some()
+            done.time < SHORT_KERNEL && !done.rematerialized && plan[done.step].kernel.is_some()
         };
         (self.plan, self.step + 1, self.micro_batch) == (next.plan, next.step, next.micro_batch)
             && is_short(self)
@@ -60,16 +64,23 @@ impl Done {
 impl StepSpans {
     /// Those of plans; nothing where the process writes no trace.
     pub fn new(plans: &PlanSet) -> Self {
-        let short_kernels = short_kernels();
         if !plimsoll_trace::is_created() {
-            return Self { plans: Vec::new(), short_kernels, done: Vec::new() };
+            let kinds = Arc::new(SpanKinds { kinds: Vec::new(), counter: IN_USE });
+            return Self { plans: Vec::new(), kinds, done: Vec::new() };
         }
-        let traced = |plan: &ExecutionPlan| TracedPlan {
-            nodes: plan.graph.nodes.iter().map(|node| (node.op.name(), kind_of(node))).collect(),
-            steps: plan.steps.iter().map(node_of).zip(live_bytes_of(plan, plans.alignment)).collect(),
+        let nodes = plans.plans.iter().map(|plan| plan.graph.nodes.len()).sum::<usize>();
+        let mut kinds = Vec::with_capacity(1 + nodes);
+        kinds.push(short_kernels());
+        let traced = |plan: &ExecutionPlan| {
+            let first = kinds.len() as u32;
+            kinds.extend(plan.graph.nodes.iter().map(kind_of));
+            let kernel_of = |node: u32| (plan.graph.nodes[node as usize].op.name(), first + node);
+            let steps = plan.steps.iter().zip(live_bytes_of(plan, plans.alignment));
+            steps.map(|(step, bytes)| TracedStep { kernel: node_of(step).map(kernel_of), bytes }).collect()
         };
-        let plans = plans.plans.iter().map(traced).collect();
-        Self { plans, short_kernels, done: Vec::with_capacity(WRITTEN_TOGETHER) }
+        let steps = plans.plans.iter().map(traced).collect();
+        let kinds = Arc::new(SpanKinds { kinds, counter: IN_USE });
+        Self { plans: steps, kinds, done: Vec::with_capacity(WRITTEN_TOGETHER) }
     }
 
     /// Begins the span of a step, if a trace is recorded.
@@ -80,9 +91,8 @@ impl StepSpans {
         // Where the step before has just ended, its end is the start.
         let last = self.done.last().filter(|last| last.plan == plan && last.step + 1 == step);
         let started = last.map_or_else(Instant::now, |last| last.started + last.time);
-        let plan = self.plans.get(plan)?;
-        let node = plan.steps.get(step)?.0;
-        plimsoll_trace::set_kernel(node.map(|node| plan.nodes[node as usize].0));
+        let kernel = self.plans.get(plan)?.get(step)?.kernel;
+        plimsoll_trace::set_kernel(kernel.map(|(name, _)| name));
         Some(started)
     }
 
@@ -95,55 +105,55 @@ impl StepSpans {
         rematerialized: bool,
     ) {
         let time = started.elapsed();
-        plimsoll_trace::set_kernel(None);
         if self.done.len() == WRITTEN_TOGETHER {
             self.write(plans);
         }
         self.done.push(Done { plan, step, micro_batch, rematerialized, started, time });
     }
 
-    /// Writes the spans of all steps that are over. The calling thread ran them.
+    /// Hands the spans of all steps that are over to the trace. The calling thread ran them.
     pub fn write(&mut self, plans: &PlanSet) {
+        plimsoll_trace::set_kernel(None);
         let together = |a: &Done, b: &Done| a.goes_with(b, &self.plans[a.plan]);
         for all in self.done.chunk_by(together) {
             let traced = &self.plans[all[0].plan];
             match all {
-                [done] => write_step(done, traced, &plans.plans[done.plan]),
+                [done] => self.write_step(done, &plans.plans[done.plan]),
                 [first, .., last] => {
-                    let arguments = [
-                        ("step", Value::Count(first.step as u64)),
-                        ("count", Value::Count(all.len() as u64)),
-                    ];
-                    let time = last.started + last.time - first.started;
-                    let most = all.iter().map(|done| traced.steps[done.step].1).max().unwrap_or(0);
-                    let in_use = (IN_USE, most);
-                    plimsoll_trace::span_like(first.started, time, &self.short_kernels, &arguments, in_use);
+                    let span = LikeSpan {
+                        started: first.started,
+                        time: last.started + last.time - first.started,
+                        kind: SHORT_KERNELS,
+                        arguments: &["step", "count"],
+                        values: [first.step as u32, all.len() as u32, 0],
+                        bytes: all.iter().map(|done| traced[done.step].bytes).max().unwrap_or(0),
+                    };
+                    plimsoll_trace::span_like(&self.kinds, span);
                 }
                 [] => {}
             }
         }
         self.done.clear();
     }
-}
 
-/// Writes the span of one step.
-fn write_step(done: &Done, traced: &TracedPlan, plan: &ExecutionPlan) {
-    let arguments = [
-        ("step", Value::Count(done.step as u64)),
-        ("micro_batch", Value::Count(done.micro_batch as u64)),
-        ("rematerialized", Value::Count(u64::from(done.rematerialized))),
-    ];
-    // What is as in most steps is left out.
-    let said = if done.rematerialized { 3 } else { 1 + usize::from(done.micro_batch > 0) };
-    let arguments = &arguments[..said];
-    let (node, bytes) = traced.steps[done.step];
-    if let Some(node) = node {
-        let kind = &traced.nodes[node as usize].1;
-        plimsoll_trace::span_like(done.started, done.time, kind, arguments, (IN_USE, bytes));
-    } else {
-        let (_, name) = step_name(plan, done.step);
-        let category = if name == "copy" { "kernel" } else { "transfer" };
-        plimsoll_trace::span_of(done.started, done.time, category, name, arguments);
+    /// Writes the span of one step.
+    fn write_step(&self, done: &Done, plan: &ExecutionPlan) {
+        const ARGUMENTS: &[&str] = &["step", "micro_batch", "rematerialized"];
+        let values = [done.step as u32, done.micro_batch as u32, done.rematerialized.into()];
+        // What is as in most steps is left out.
+        let said = if done.rematerialized { 3 } else { 1 + usize::from(done.micro_batch > 0) };
+        let arguments = &ARGUMENTS[..said];
+        let TracedStep { kernel, bytes } = self.plans[done.plan][done.step];
+        let (started, time) = (done.started, done.time);
+        if let Some((_, kind)) = kernel {
+            let span = LikeSpan { started, time, kind, arguments, values, bytes };
+            plimsoll_trace::span_like(&self.kinds, span);
+        } else {
+            let (_, name) = step_name(plan, done.step);
+            let category = if name == "copy" { "kernel" } else { "transfer" };
+            let all = [0, 1, 2].map(|i| (ARGUMENTS[i], Value::Count(values[i].into())));
+            plimsoll_trace::span_of(started, time, category, name, &all[..said]);
+        }
     }
 }
 
@@ -164,9 +174,8 @@ fn kind_of(node: &Node) -> SpanKind {
 
 /// The bytes that a trace takes for the plans of graphs.
 pub fn traced_bytes<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> usize {
-    let node_bytes = size_of::<&str>() + size_of::<(Option<u32>, u64)>();
     let nodes = graphs.into_iter().flat_map(|graph| &graph.nodes);
-    let nodes: usize = nodes.map(|node| kind_of(node).bytes() + node_bytes).sum();
+    let nodes: usize = nodes.map(|node| kind_of(node).bytes() + size_of::<TracedStep>()).sum();
     nodes + short_kernels().bytes() + WRITTEN_TOGETHER * size_of::<Done>()
 }
 
@@ -209,8 +218,8 @@ mod tests {
     #[test]
     fn only_short_kernels_that_follow_each_other_are_shown_together() {
         // The step with index 4 is a transfer.
-        let steps = (0..8).map(|step| ((step != 4).then_some(0), 0)).collect();
-        let plan = TracedPlan { nodes: Vec::new(), steps };
+        let step = |step| TracedStep { kernel: (step != 4).then_some(("exp", 1)), bytes: 0 };
+        let plan: Vec<TracedStep> = (0..8).map(step).collect();
         let started = Instant::now();
         let done = |step, micros, micro_batch, rematerialized| {
             let time = Duration::from_micros(micros);

@@ -5,11 +5,12 @@
 //! each other. A full lane goes to the file.
 
 use crate::proto::Message;
-use crate::{BUFFER_BYTES, LANES, SpanKind, Value};
+use crate::{BUFFER_BYTES, LANES, LikeSpan, SpanKinds, Value};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes of a lane's packets: its share without what is not encoded yet and the counters.
 const LANE_BYTES: usize = BUFFER_BYTES / LANES
@@ -22,8 +23,9 @@ const PACKET_BYTES: usize = 4 << 10;
 const TEXT_BYTES: usize = 256;
 /// The most counters of a lane, which are named in the code.
 const MOST_COUNTERS: usize = 16;
-/// The most spans of a lane that wait to be encoded.
-const MOST_PENDING: usize = 128;
+/// The most spans of a lane that wait to be encoded: those of some training steps, because each step drives the writer's code and
+/// buffers out of the caches.
+const MOST_PENDING: usize = 384;
 
 /// The track of the process. Those of threads and counters follow.
 pub(crate) const PROCESS: u64 = 1;
@@ -50,9 +52,19 @@ const SIZE_BYTES: u64 = 3;
 /// A span that is not encoded yet.
 struct Pending {
     track: u64,
-    times: [Instant; 2],
-    category: &'static str,
-    name: &'static str,
+    what: What,
+}
+
+/// What a span that is not encoded yet says.
+enum What {
+    Named {
+        started: Instant,
+        time: Duration,
+        category: &'static str,
+        name: &'static str,
+    },
+    /// Of the lane's kinds.
+    Like(LikeSpan),
 }
 
 /// The file of a trace.
@@ -91,6 +103,8 @@ pub(crate) struct Lane {
     /// Counters that were described, by their owner's track and name.
     counters: Vec<(u64, &'static str, u64)>,
     pending: Vec<Pending>,
+    /// The kinds of those that are of one.
+    kinds: Option<Arc<SpanKinds>>,
     process: u64,
 }
 
@@ -101,6 +115,7 @@ impl Lane {
             packets: Message::with_capacity(LANE_BYTES),
             counters: Vec::with_capacity(MOST_COUNTERS),
             pending: Vec::with_capacity(MOST_PENDING),
+            kinds: None,
             process: u64::from(std::process::id()),
         }
     }
@@ -143,48 +158,63 @@ impl Lane {
         self.event(track, to, SLICE_END, |_| {});
     }
 
-    /// A span of a kind, with more arguments, and a counter's bytes when it starts, in the same packet.
-    pub fn span_like(
-        &mut self,
-        track: u64,
-        [from, to]: [Instant; 2],
-        kind: &SpanKind,
-        arguments: &[(&str, Value<'_>)],
-        (counter, bytes): (&'static str, u64),
-    ) {
-        let counter = self.counter_track(track, counter);
-        self.event(track, from, SLICE_BEGIN, |event| {
-            event.append(&kind.0);
-            write_arguments(event, arguments);
-            if let Some(counter) = counter {
-                event.int(EXTRA_COUNTER_VALUES, bytes as i64);
-                event.uint(EXTRA_COUNTER_TRACKS, counter);
-            }
-        });
-        self.event(track, to, SLICE_END, |_| {});
-    }
-
     /// A span that is encoded later, with others, which takes less time.
     pub fn span_later(
         &mut self,
         track: u64,
-        times: [Instant; 2],
+        (started, time): (Instant, Duration),
         category: &'static str,
         name: &'static str,
     ) {
+        self.later(track, What::Named { started, time, category, name });
+    }
+
+    /// A span of one of these kinds, encoded later.
+    pub fn span_like(&mut self, track: u64, kinds: &Arc<SpanKinds>, span: LikeSpan) {
+        if self.kinds.as_ref().is_none_or(|own| !Arc::ptr_eq(own, kinds)) {
+            self.write_pending();
+            self.kinds = Some(kinds.clone());
+        }
+        self.later(track, What::Like(span));
+    }
+
+    fn later(&mut self, track: u64, what: What) {
         if self.pending.len() == MOST_PENDING {
             self.write_pending();
         }
-        self.pending.push(Pending { track, times, category, name });
+        self.pending.push(Pending { track, what });
     }
 
     fn write_pending(&mut self) {
-        let mut pending = std::mem::take(&mut self.pending);
-        for Pending { track, times, category, name } in pending.drain(..) {
-            self.span(track, times, category, name, &[]);
+        let (mut pending, kinds) = (std::mem::take(&mut self.pending), self.kinds.clone());
+        for Pending { track, what } in pending.drain(..) {
+            match (what, &kinds) {
+                (What::Named { started, time, category, name }, _) => {
+                    self.span(track, [started, started + time], category, name, &[]);
+                }
+                (What::Like(span), Some(kinds)) => self.write_like(track, kinds, &span),
+                (What::Like(_), None) => {}
+            }
         }
         // Its memory is used again.
         self.pending = pending;
+    }
+
+    /// Encodes a span of one of these kinds. The counter's bytes are in the packet of its beginning.
+    fn write_like(&mut self, track: u64, kinds: &SpanKinds, span: &LikeSpan) {
+        let Some(kind) = kinds.kinds.get(span.kind as usize) else { return };
+        let counter = self.counter_track(track, kinds.counter);
+        self.event(track, span.started, SLICE_BEGIN, |event| {
+            event.append(&kind.0);
+            for (name, value) in span.arguments.iter().zip(span.values) {
+                write_arguments(event, &[(name, Value::Count(value.into()))]);
+            }
+            if let Some(counter) = counter {
+                event.int(EXTRA_COUNTER_VALUES, span.bytes as i64);
+                event.uint(EXTRA_COUNTER_TRACKS, counter);
+            }
+        });
+        self.event(track, span.started + span.time, SLICE_END, |_| {});
     }
 
     /// A counter of the process.

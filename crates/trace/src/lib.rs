@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of the buffers before the file.
@@ -86,6 +86,32 @@ impl SpanKind {
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.0.as_bytes().len()
     }
+}
+
+/// Kinds of spans that a thread's counter goes with.
+#[derive(Clone, Debug)]
+pub struct SpanKinds {
+    /// The kinds, which spans name by their number.
+    pub kinds: Vec<SpanKind>,
+    /// The name of the counter of bytes.
+    pub counter: &'static str,
+}
+
+/// A span of one of some kinds.
+#[derive(Clone, Copy, Debug)]
+pub struct LikeSpan {
+    /// When it started.
+    pub started: Instant,
+    /// How long it took.
+    pub time: Duration,
+    /// The number of its kind.
+    pub kind: u32,
+    /// The names of arguments of its own.
+    pub arguments: &'static [&'static str],
+    /// Their values.
+    pub values: [u32; 3],
+    /// The counter's bytes when it started.
+    pub bytes: u64,
 }
 
 /// The trace of this process, until it is dropped. Nothing is recorded until [`Trace::record`].
@@ -182,18 +208,12 @@ pub fn span_of(
 
 /// As [`span_of`], written later: for threads that others wait for.
 pub fn span_later(started: Instant, time: Duration, category: &'static str, name: &'static str) {
-    with(|lane, track| lane.span_later(track, [started, started + time], category, name));
+    with(|lane, track| lane.span_later(track, (started, time), category, name));
 }
 
-/// As [`span_of`], of a kind that is encoded already, and the bytes of a counter of the calling thread that were in use when it started.
-pub fn span_like(
-    started: Instant,
-    time: Duration,
-    kind: &SpanKind,
-    arguments: &[(&str, Value<'_>)],
-    counter: (&'static str, u64),
-) {
-    with(|lane, track| lane.span_like(track, [started, started + time], kind, arguments, counter));
+/// Records a span of the calling thread of one of these kinds. It is written later, as those of [`span_later`].
+pub fn span_like(kinds: &Arc<SpanKinds>, span: LikeSpan) {
+    with(|lane, track| lane.span_like(track, kinds, span));
 }
 
 /// Begins one of many short things of one kind that the calling thread does one after the other. They are shown as one span for some

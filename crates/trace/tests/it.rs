@@ -1,8 +1,10 @@
 //! What a trace's file holds.
 
 use plimsoll_trace::{
-    SpanKind, Trace, Value, repeat_begin, repeat_end, repeats_over, span_later, span_like, span_of,
+    LikeSpan, SpanKind, SpanKinds, Trace, Value, repeat_begin, repeat_end, repeats_over, span_later,
+    span_like, span_of,
 };
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The fields of a message: number, value and bytes.
@@ -64,7 +66,9 @@ fn every_span_of_every_thread_is_in_the_file_once() {
     assert!(Trace::create(&path).is_err(), "a process has one trace");
     trace.record(true);
     let now = Instant::now();
-    let kind = SpanKind::new("kernel", "matmul", &[("layer", Value::Text("dense1"))]);
+    let kind = |name| SpanKind::new("kernel", name, &[("layer", Value::Text("dense1"))]);
+    let kinds = ["softmax", "matmul"]
+        .map(|name| Arc::new(SpanKinds { kinds: vec![kind("none"), kind(name)], counter: "arena in use" }));
     // More threads than buffers, and more spans of each than wait to be written.
     std::thread::scope(|scope| {
         for thread in 0..20 {
@@ -76,8 +80,16 @@ fn every_span_of_every_thread_is_in_the_file_once() {
         }
     });
     for step in 0..2000 {
-        let arguments = [("step", Value::Count(step))];
-        span_like(now, Duration::from_micros(3), &kind, &arguments, ("arena in use", 100_000 + step));
+        let span = LikeSpan {
+            started: now,
+            time: Duration::from_micros(3),
+            kind: 1,
+            arguments: &["step", "micro_batch"][..1 + step as usize % 2],
+            values: [step, 7, 9],
+            bytes: 100_000 + u64::from(step),
+        };
+        // Those that wait are written before spans of other kinds.
+        span_like(&kinds[usize::from(step < 1500)], span);
     }
     for number in 0..SHORT {
         repeat_begin(number);
@@ -101,9 +113,16 @@ fn every_span_of_every_thread_is_in_the_file_once() {
     tracks.chunk_by(|a, b| a == b).for_each(|track| shares.push(track.len()));
     shares.sort_unstable();
     assert_eq!(shares, (151..171).collect::<Vec<_>>());
-    let steps = named("matmul").into_iter().map(|slice| &slice.3[..]);
-    let with = |step| [("step".to_string(), step), ("counter".to_string(), 100_000 + step)];
-    assert!(steps.eq((0..2000).map(with)), "a slice has its argument and the counter's bytes");
+    let with = |step| {
+        let own = [("step".to_string(), step), ("micro_batch".to_string(), 7)]
+            .into_iter()
+            .take(1 + step as usize % 2);
+        own.chain([("counter".to_string(), 100_000 + step)]).collect::<Vec<_>>()
+    };
+    for (name, steps) in [("matmul", 0..1500), ("softmax", 1500..2000)] {
+        let found = named(name).into_iter().map(|slice| slice.3.clone());
+        assert!(found.eq(steps.map(with)), "a slice of {name} has its arguments and the counter's bytes");
+    }
     let records = named("records");
     assert!(records.len() < SHORT as usize / 4, "{} slices of {SHORT} short records", records.len());
     let mut next = 0;

@@ -90,7 +90,7 @@ impl Session {
         }
         while log.done() < steps && control < Control::Stop {
             if let Some(trace) = &mut self.trace {
-                trace.begin(self.trainer.watch.as_ref().and_then(|watch| watch.held()));
+                trace.begin(|| self.trainer.watch.as_ref().and_then(|watch| watch.held()));
             }
             let start = Instant::now();
             let how = ahead.take();

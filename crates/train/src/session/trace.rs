@@ -11,6 +11,8 @@ pub(super) struct StepTrace {
     trace: Trace,
     path: PathBuf,
     steps_left: u64,
+    /// Whether memory was counted: it is after every step, and before the first.
+    counted: bool,
 }
 
 /// A step that was traced, as its event tells of it.
@@ -30,13 +32,15 @@ impl StepTrace {
     pub fn create(settings: &TraceSettings) -> Result<Self, TrainError> {
         let TraceSettings { path, steps } = settings.clone();
         let trace = Trace::create(&path).map_err(|source| TrainError::file(&path, source))?;
-        Ok(Self { trace, path, steps_left: steps })
+        Ok(Self { trace, path, steps_left: steps, counted: false })
     }
 
     /// Records the step that starts now.
-    pub fn begin(&mut self, held: Option<Held>) {
+    pub fn begin(&mut self, held: impl FnOnce() -> Option<Held>) {
         self.trace.record(true);
-        count_memory(held, None);
+        if !std::mem::replace(&mut self.counted, true) {
+            count_memory(held(), None);
+        }
     }
 
     /// Ends the record of a step; whether another one is left. After the last one the file is complete.
