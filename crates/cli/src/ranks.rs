@@ -236,7 +236,7 @@ impl Exchanges {
             Some(elsewhere) => elsewhere.network().map(|network| (network, false)),
             None => loopback().ok().map(|(bytes_per_second, latency_ns)| {
                 let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-                (Network { bytes_per_second, latency_ns, at_once }, true)
+                (Network { bytes_per_second, latency_ns, at_once, measured: Vec::new() }, true)
             }),
         };
         let time = network.map(|(network, measured)| {
@@ -247,14 +247,14 @@ impl Exchanges {
 
     fn in_words(&self) -> String {
         let bytes = in_words(self.received as usize);
-        let Some((network, time_ns, measured)) = self.time else {
+        let Some((network, time_ns, measured)) = &self.time else {
             return format!(
                 "All ranks together receive {bytes}; the machine file says nothing of a network: add [network] for the time that it takes."
             );
         };
-        let (time, latency) = (time_in_words(time_ns), time_in_words(network.latency_ns));
+        let (time, latency) = (time_in_words(*time_ns), time_in_words(network.latency_ns));
         let rate = network.bytes_per_second / 1e9;
-        let from = if measured {
+        let from = if *measured {
             "as measured between processes of this machine"
         } else {
             "as the machine file says"
@@ -265,7 +265,7 @@ impl Exchanges {
     }
 
     fn object(&self) -> Value {
-        let time = self.time.map(|(network, time_ns, _)| (network, time_ns));
+        let time = self.time.as_ref().map(|(network, time_ns, _)| (network, time_ns));
         json!({
             "received_bytes": self.received, "predicted_us": time.map(|(_, ns)| ns / 1_000),
             "bytes_per_second": time.map(|(network, _)| network.bytes_per_second),
