@@ -50,8 +50,10 @@ pub struct RankOptions {
 
 /// Processes of a run at most.
 const MOST_RANKS: usize = 1024;
-/// What the connection takes beside what it holds at first, for messages on their way.
-const MESSAGES_BYTES: usize = 5 << 19;
+/// What the connection takes beside what it holds after its first messages, for others on their way.
+const MESSAGES_BYTES: usize = 1 << 20;
+/// What it takes besides to add numbers up itself: as many as it is given at once, and what it sums them with.
+const SUMS_BYTES: usize = 3 << 19;
 
 static WORLD: Mutex<Option<Arc<World>>> = Mutex::new(None);
 
@@ -94,7 +96,12 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
         }
     }
     let time_out = Duration::from_secs(options.ranks.rank_timeout.max(1));
-    let connected = World::connect(time_out, || memory::resident().unwrap_or(0), MESSAGES_BYTES);
+    let sums = match options.ranks.reduce.unwrap_or_default() {
+        Reduction::Chain => 0,
+        Reduction::Fast => SUMS_BYTES,
+    };
+    let measure = || memory::resident().unwrap_or(0);
+    let connected = World::connect(time_out, measure, MESSAGES_BYTES + sums);
     let world = connected.map_err(|error| match error {
         // Another process may have died or hung: nothing of this one need change.
         MpiError::Call { .. } => Failure::run(error),
