@@ -15,7 +15,9 @@ use plimsoll::plan::{Exchanged, Passing, Ranks, Transport, exchanges};
 use plimsoll::prelude::*;
 use plimsoll::train::{Reduction, Shard, communication};
 use plimsoll_collective::{World, measure};
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Measures the exchanges of a step
@@ -51,17 +53,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trainer = trainer.batch(flags.batch).shard(flags.shard).reduction(flags.reduce);
     let plans = trainer.plan_ranks(&data, &vec![usize::MAX; world.size()])?;
     let (rank, own) = (world.rank(), &plans[world.rank()]);
-    let passes = exchanges(&own.plans[0].graph, (rank, world.size()), &own.shared_states()?)?;
+    let states = own.shared_states()?;
+    let passes = plans
+        .iter()
+        .enumerate()
+        .map(|(rank, plan)| exchanges(&plan.plans[0].graph, (rank, world.size()), &states));
+    let all_passes = passes.collect::<Result<Vec<_>, _>>()?;
+    let largest = all_passes.iter().flatten().map(|pass| pass.bytes).max().unwrap_or(0);
+    let passes = &all_passes[rank];
     let cores = std::thread::available_parallelism()?.get();
-    let mut buffers = Buffers::new(&passes);
+    let mut buffers = Buffers::new(passes);
     let (mut measured, mut predicted) = (Vec::new(), Vec::new());
     for _ in 0..flags.rounds.max(1) {
         // The machine's speed changes: it is measured beside each round.
-        let network = measure(world.as_ref(), cores)?;
+        let network = measure(world.as_ref(), cores, largest)?;
         predicted.push(communication(&plans, &network)?);
+        // The second one ends at about the same time for all: nobody sleeps in it.
+        world.gather(&[])?;
         world.gather(&[])?;
         let start = Instant::now();
-        buffers.pass(world.as_ref(), &passes)?;
+        buffers.pass(world.as_ref(), passes)?;
         let time = start.elapsed().as_nanos() as u64;
         let all = world.gather(&time.to_le_bytes())?;
         let times = all.iter().filter_map(|told| Some(u64::from_le_bytes(told[..].try_into().ok()?)));
@@ -70,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if rank == 0 {
         let ranks = plans.iter().enumerate();
         let received: u64 = ranks.map(|(rank, plan)| plan.plans[0].received_bytes(rank)).sum();
-        let shared: usize = own.shared_states()?.iter().map(|(_, bytes)| bytes * (world.size() - 1)).sum();
+        let shared: usize = states.iter().map(|(_, bytes)| bytes * (world.size() - 1)).sum();
         let [measured, predicted] = [measured, predicted].map(|times| median(times) as f64 / 1e6);
         let bytes = received + shared as u64;
         println!(r#"{{"bytes": {bytes}, "measured_ms": {measured:.4}, "predicted_ms": {predicted:.4}}}"#);
@@ -83,32 +94,46 @@ fn median(mut times: Vec<u64>) -> u64 {
     times[times.len() / 2]
 }
 
-/// What is sent, and where the rest is received and added up.
+/// Where a device sends from and receives into. Each value has a place of its own, as in an arena, and a sum is sent on from where it was
+/// received.
 struct Buffers {
-    sent: Vec<u8>,
-    received: Vec<u8>,
+    bytes: Vec<u8>,
+    places: Vec<Range<usize>>,
     added: Vec<f32>,
 }
 
 impl Buffers {
     fn new(passes: &[Exchanged]) -> Self {
-        let most = passes.iter().map(|pass| pass.bytes).max().unwrap_or(0);
-        let adds = passes.iter().any(|pass| pass.passing == Passing::AllReduce);
-        let added = vec![0.0; if adds { most / size_of::<f32>() } else { 0 }];
-        Self { sent: vec![1; most], received: vec![0; most], added }
+        let (mut sums, mut end) = (BTreeMap::new(), 0);
+        let places = passes.iter().map(|pass| {
+            let start = match pass.passing {
+                // A state has the chain's number of another value, and pieces of which each lies elsewhere.
+                Passing::Receive(_, message) | Passing::Send(_, message) | Passing::Hand(_, message)
+                    if pass.op != "share" =>
+                {
+                    *sums.entry((message.chain, pass.bytes)).or_insert(end)
+                }
+                _ => end,
+            };
+            end = end.max(start + pass.bytes);
+            start..start + pass.bytes
+        });
+        let places = places.collect();
+        let added = passes.iter().filter(|pass| pass.passing == Passing::AllReduce);
+        let most_added = added.map(|pass| pass.bytes).max().unwrap_or(0);
+        Self { bytes: vec![1; end], places, added: vec![0.0; most_added / size_of::<f32>()] }
     }
 
     /// Does all exchanges of a step.
     fn pass(&mut self, world: &World, passes: &[Exchanged]) -> Result<(), String> {
-        for Exchanged { passing, bytes, .. } in passes {
+        for (Exchanged { passing, bytes, .. }, place) in passes.iter().zip(&self.places) {
+            let place = place.clone();
             match *passing {
-                Passing::Receive(from, message) => {
-                    world.receive(from, message, &mut self.received[..*bytes])?;
-                }
-                // SAFETY: nothing writes to what is sent.
-                Passing::Send(to, message) => unsafe { world.send(to, message, &self.sent[..*bytes]) }?,
-                Passing::Hand(to, message) => world.hand(to, message, &self.sent[..*bytes])?,
-                Passing::Clear => self.received[..*bytes].fill(0),
+                Passing::Receive(from, message) => world.receive(from, message, &mut self.bytes[place])?,
+                // SAFETY: a sum is received anew only when all have what was sent of it.
+                Passing::Send(to, message) => unsafe { world.send(to, message, &self.bytes[place]) }?,
+                Passing::Hand(to, message) => world.hand(to, message, &self.bytes[place])?,
+                Passing::Clear => self.bytes[place].fill(0),
                 Passing::AllReduce => {
                     // SAFETY: nothing else touches them until the wait is over.
                     unsafe { world.all_reduce(&raw mut self.added[..bytes / size_of::<f32>()]) }?;

@@ -129,6 +129,7 @@ fn measure(folder: &Path) -> Findings {
             bytes_per_second: rounded(bytes_per_second).max(SLOWEST),
             latency_ns: rounded(latency_ns as f64) as u64,
             at_once: usize::MAX,
+            measured: Vec::new(),
         }),
     }
 }
@@ -292,7 +293,7 @@ fn machine(found: &Findings) -> Result<Machine, Failure> {
         host: space("host", memory_bytes),
         file,
         compute: Compute::Cpu(cores),
-        network: found.network,
+        network: found.network.clone(),
     })
 }
 

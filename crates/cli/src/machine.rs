@@ -41,7 +41,7 @@ impl Elsewhere {
 
     /// What connects it to others like it.
     pub fn network(&self) -> Option<Network> {
-        self.machine.network
+        self.machine.network.clone()
     }
 
     /// What a plan takes of the file space, as a sentence.

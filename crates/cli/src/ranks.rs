@@ -50,8 +50,10 @@ pub struct RankOptions {
 
 /// Processes of a run at most.
 const MOST_RANKS: usize = 1024;
-/// What the connection takes beside what it holds at first, for messages on their way.
-const MESSAGES_BYTES: usize = 5 << 19;
+/// What the connection takes beside what it holds after its first messages, for others on their way.
+const MESSAGES_BYTES: usize = 1 << 20;
+/// What it takes besides to add numbers up itself: as many as it is given at once, and what it sums them with.
+const SUMS_BYTES: usize = 3 << 19;
 
 static WORLD: Mutex<Option<Arc<World>>> = Mutex::new(None);
 
@@ -94,7 +96,12 @@ pub fn run(options: &RunOptions, matches: Option<&ArgMatches>) -> Result<(), Fai
         }
     }
     let time_out = Duration::from_secs(options.ranks.rank_timeout.max(1));
-    let connected = World::connect(time_out, || memory::resident().unwrap_or(0), MESSAGES_BYTES);
+    let sums = match options.ranks.reduce.unwrap_or_default() {
+        Reduction::Chain => 0,
+        Reduction::Fast => SUMS_BYTES,
+    };
+    let measure = || memory::resident().unwrap_or(0);
+    let connected = World::connect(time_out, measure, MESSAGES_BYTES + sums);
     let world = connected.map_err(|error| match error {
         // Another process may have died or hung: nothing of this one need change.
         MpiError::Call { .. } => Failure::run(error),
@@ -236,7 +243,7 @@ impl Exchanges {
             Some(elsewhere) => elsewhere.network().map(|network| (network, false)),
             None => loopback().ok().map(|(bytes_per_second, latency_ns)| {
                 let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-                (Network { bytes_per_second, latency_ns, at_once }, true)
+                (Network { bytes_per_second, latency_ns, at_once, measured: Vec::new() }, true)
             }),
         };
         let time = network.map(|(network, measured)| {
@@ -247,14 +254,14 @@ impl Exchanges {
 
     fn in_words(&self) -> String {
         let bytes = in_words(self.received as usize);
-        let Some((network, time_ns, measured)) = self.time else {
+        let Some((network, time_ns, measured)) = &self.time else {
             return format!(
                 "All ranks together receive {bytes}; the machine file says nothing of a network: add [network] for the time that it takes."
             );
         };
-        let (time, latency) = (time_in_words(time_ns), time_in_words(network.latency_ns));
+        let (time, latency) = (time_in_words(*time_ns), time_in_words(network.latency_ns));
         let rate = network.bytes_per_second / 1e9;
-        let from = if measured {
+        let from = if *measured {
             "as measured between processes of this machine"
         } else {
             "as the machine file says"
@@ -265,7 +272,7 @@ impl Exchanges {
     }
 
     fn object(&self) -> Value {
-        let time = self.time.map(|(network, time_ns, _)| (network, time_ns));
+        let time = self.time.as_ref().map(|(network, time_ns, _)| (network, time_ns));
         json!({
             "received_bytes": self.received, "predicted_us": time.map(|(_, ns)| ns / 1_000),
             "bytes_per_second": time.map(|(network, _)| network.bytes_per_second),

@@ -22,6 +22,10 @@ const YIELDING_TESTS: u32 = 512;
 /// How long a wait sleeps between tests: shortly, because a chain waits for it.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Bytes and number of the messages that are on their way together while the library is measured: as many small ones as a step may have that
+/// goes ahead of the next process, and as many that the library cuts.
+const FIRST_MESSAGES: [(usize, usize); 2] = [(2 << 10, 64), (32 << 10, 32)];
+
 /// What ending all processes may take before this one ends by itself.
 const TO_ABORT: Duration = Duration::from_secs(3);
 
@@ -58,8 +62,8 @@ enum What {
 }
 
 impl World {
-    /// Starts MPI and connects to the other processes. Once in a process. `measure` tells the process's memory, before and after;
-    /// messages on their way may take `more` than that.
+    /// Starts MPI, connects to the other processes, and passes some messages. Once in a process. `measure` tells the process's memory, before
+    /// and after; messages on their way may take `more` than that.
     pub fn connect(
         time_out: Duration,
         measure: impl Fn() -> usize,
@@ -86,7 +90,8 @@ impl World {
         }
         (world.rank, world.size) = (rank.max(0) as usize, size.max(1) as usize);
         // Connections are made by the first messages.
-        world.gather_with(&[]).map_err(|reason| MpiError::Call { call: "the first messages", reason })?;
+        let passed = world.gather_with(&[]).and_then(|_| world.fill_buffers());
+        passed.map_err(|reason| MpiError::Call { call: "the first messages", reason })?;
         world.library_bytes = measure().saturating_sub(before) + more;
         Ok(Arc::new(world))
     }
@@ -280,6 +285,27 @@ impl World {
             What::To(_) => 0,
         };
         self.lock().iter().map(count).sum()
+    }
+
+    /// Passes messages to the next process until the library has the memory for them that a step needs: it takes it when it is first
+    /// needed, and keeps it.
+    fn fill_buffers(&self) -> Result<(), String> {
+        if self.size == 1 {
+            return Ok(());
+        }
+        let (next, previous) = ((self.rank + 1) % self.size, (self.rank + self.size - 1) % self.size);
+        for (bytes, count) in FIRST_MESSAGES {
+            let (sent, mut received) = (vec![0; bytes], vec![0; bytes]);
+            for _ in 0..count {
+                // SAFETY: the bytes live until `finish_sending` below; where that fails, the run ends.
+                unsafe { self.start_sending(next, GATHER_TAG, &sent) }?;
+            }
+            for _ in 0..count {
+                self.receive_tagged(previous, GATHER_TAG, &mut received)?;
+            }
+            self.finish_sending()?;
+        }
+        Ok(())
     }
 
     fn gather_with(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {

@@ -80,6 +80,7 @@ fn network(written: &FileNetwork) -> Checked<Network> {
         bytes_per_second: quantity(&BANDWIDTH, &written.bandwidth)?,
         latency_ns: quantity(&TIME, &written.latency)? as u64,
         at_once: usize::MAX,
+        measured: Vec::new(),
     })
 }
 

@@ -161,7 +161,7 @@ impl Machine {
             let ends = [linked.space.name.as_str(), host.name.as_str()];
             [write_link(ends, &linked.to_host), write_link([ends[1], ends[0]], &linked.from_host)]
         });
-        let network = network.map(|network| {
+        let network = network.as_ref().map(|network| {
             spanned(FileNetwork {
                 bandwidth: spanned(BANDWIDTH.write(network.bytes_per_second)),
                 latency: spanned(TIME.write(network.latency_ns as f64)),

@@ -283,7 +283,7 @@ fn a_network_is_read_and_written() {
     assert_eq!(parse(SERVER).unwrap().network, None);
     let text = format!("{SERVER}\n[network]\nbandwidth = \"12.5 GB/s\"\nlatency = \"5 us\"\n");
     let machine = parse(&text).unwrap();
-    let network = machine.network.unwrap();
+    let network = machine.network.as_ref().unwrap();
     assert_eq!((network.bytes_per_second, network.latency_ns), (12.5e9, 5_000));
     assert_eq!(parse(&machine.to_toml()), Ok(machine));
     refused(&text, "12.5 GB/s", "0 GB/s", "\"0 GB/s", "is not above zero");

@@ -15,22 +15,33 @@ pub fn check_passes(parts: &[&Graph]) -> Result<(), String> {
 }
 
 /// What connects the devices of a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Bytes in a second that a device sends, and another one receives at the same time.
+    /// Bytes in a second that a device sends, and another one receives at the same time: of messages that are longer than all of `measured`.
     pub bytes_per_second: f64,
     /// Time from the end of a message to what the other device does next.
     pub latency_ns: u64,
     /// Messages that pass at the same time at most: processes of one machine copy on its cores.
     pub at_once: usize,
+    /// Bytes of messages and what they take in nanoseconds, without the latency, in ascending order; those between take what lies between.
+    /// Empty where only a bandwidth is known.
+    pub measured: Vec<(usize, u64)>,
 }
 
 impl Network {
     /// One that takes no time.
-    const INSTANT: Self = Self { bytes_per_second: f64::INFINITY, latency_ns: 0, at_once: 1 };
+    const INSTANT: Self =
+        Self { bytes_per_second: f64::INFINITY, latency_ns: 0, at_once: 1, measured: Vec::new() };
 
+    /// What a message takes, without the latency.
     fn ns(&self, bytes: usize) -> u64 {
-        (bytes as f64 / self.bytes_per_second * 1e9) as u64
+        let at = self.measured.partition_point(|&(measured, _)| measured <= bytes);
+        let (from, start) = if at == 0 { (0, 0) } else { self.measured[at - 1] };
+        let ns_per_byte = match self.measured.get(at) {
+            Some(&(to, end)) => end.saturating_sub(start) as f64 / (to - from) as f64,
+            None => 1e9 / self.bytes_per_second,
+        };
+        start + ((bytes - from) as f64 * ns_per_byte) as u64
     }
 }
 
@@ -41,7 +52,7 @@ pub fn communication(parts: &[&Graph], states: &[(usize, usize)], network: &Netw
     let passes = parts.iter().enumerate().map(|(device, part)| exchanges(part, (device, count), states));
     let passes = passes.collect::<Result<Vec<_>, _>>()?;
     let mut walk = Walk {
-        network: *network,
+        network: network.clone(),
         devices: passes.iter().map(|_| Progress::default()).collect(),
         posted: BTreeMap::new(),
         lanes: vec![0; network.at_once.clamp(1, count.max(1))],

@@ -215,7 +215,7 @@ fn device(passes: &[(u32, bool, u32)], numbers: usize) -> Graph {
     b.finish().unwrap()
 }
 
-const NETWORK: Network = Network { bytes_per_second: 1e9, latency_ns: 50, at_once: 3 };
+const NETWORK: Network = Network { bytes_per_second: 1e9, latency_ns: 50, at_once: 3, measured: Vec::new() };
 
 #[test]
 fn exchanges_take_the_time_of_their_messages() {
@@ -241,6 +241,12 @@ fn exchanges_take_the_time_of_their_messages() {
     ];
     assert_eq!(time(&apart, &[], &NETWORK), 450);
     assert_eq!(time(&apart, &[], &Network { at_once: 1, ..NETWORK }), 850);
+    // Measured messages take what they took, those between what lies between, and longer ones go on at the bandwidth.
+    let measured = |measured: &[(usize, u64)]| Network { measured: measured.to_vec(), ..NETWORK };
+    assert_eq!(time(&one, &[], &measured(&[(200, 500), (400, 700), (800, 9_000)])), 750);
+    assert_eq!(time(&one, &[], &measured(&[(200, 500), (600, 900)])), 750);
+    assert_eq!(time(&one, &[], &measured(&[(800, 1_000)])), 550);
+    assert_eq!(time(&one, &[], &measured(&[(300, 700)])), 850);
     // States pass after the step, from each of the owners to all others.
     assert_eq!(time(&one, &[(0, 400), (1, 400)], &NETWORK), 450 + 450 + 450);
 }
