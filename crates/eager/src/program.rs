@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Site};
+use crate::pool::Place;
 use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{BatchMark, Builder, Graph, GraphError, Node, ValueId};
 use plimsoll_plan::{KernelQuery, Unsupported};
@@ -49,12 +50,13 @@ struct Step {
     workspace: usize,
     reads: Vec<usize>,
     writes: Vec<Write>,
-    /// Slots that nothing reads any more.
+    /// Slots, but for inputs, that nothing reads any more.
     dead: Vec<usize>,
 }
 
 struct Write {
     slot: usize,
+    bytes: usize,
     /// The slots that it may be written over, because they die here: the first that may be, and that no other output takes.
     over: Vec<usize>,
 }
@@ -64,9 +66,9 @@ struct Write {
 pub(crate) struct Slot {
     pub buffer: u32,
     /// The input whose buffer it is.
-    pub input: Option<usize>,
+    pub input: Option<u32>,
     /// Whether that input may be written over.
-    donated: bool,
+    pub donated: bool,
 }
 
 /// What runs of programs need again and again, kept so that a run allocates nothing but its results.
@@ -88,7 +90,7 @@ impl Program {
         name: &'static str,
         inputs: &[(Arc<TensorType>, BatchMark)],
         (examples, block): (usize, usize),
-        build: impl FnOnce(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
+        build: impl Fn(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
     ) -> Result<Self> {
         let mut b = Builder::new(examples, block);
         let input = |(i, (ty, mark)): (usize, &(Arc<TensorType>, BatchMark))| {
@@ -112,17 +114,8 @@ impl Program {
         Ok(lowered.finish(name, graph, batches))
     }
 
-    /// Runs it on buffers, with whether each may be written over. The frame's slots are the results afterwards.
-    pub fn run(
-        &self,
-        memory: &mut Memory,
-        frame: &mut Frame,
-        inputs: impl Iterator<Item = (u32, bool)>,
-        site: Site,
-    ) -> Result<()> {
-        frame.slots.clear();
-        let slot = |(i, (buffer, donated))| Some(Slot { buffer, input: Some(i), donated });
-        frame.slots.extend(inputs.enumerate().map(slot));
+    /// Runs it on the frame's slots, which are the inputs. Behind them are the results afterwards.
+    pub fn run(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
         frame.slots.resize(self.slots.len(), None);
         let ran = self.run_steps(memory, frame, site);
         if ran.is_err() {
@@ -133,11 +126,14 @@ impl Program {
     }
 
     fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
+        let mut there = true;
         for slot in frame.slots[..self.inputs].iter().flatten() {
-            memory.touch(slot.buffer);
+            there &= memory.touch(slot.buffer);
         }
-        for slot in frame.slots[..self.inputs].iter().flatten() {
-            memory.fetch(slot.buffer, self.name)?;
+        if !there {
+            for slot in frame.slots[..self.inputs].iter().flatten() {
+                memory.fetch(slot.buffer, self.name)?;
+            }
         }
         // Where inputs are written over, there must be memory for all steps before the first begins.
         let donated = |slot: &Slot| slot.donated;
@@ -203,7 +199,10 @@ impl Step {
                     memory.renew(slot.buffer, ty, site);
                     slot
                 }
-                None => Slot { buffer: memory.allocate(ty, self.op, site)?, input: None, donated: false },
+                None => {
+                    let buffer = memory.allocate_bytes((ty, write.bytes), self.op, site)?;
+                    Slot { buffer, input: None, donated: false }
+                }
             });
         }
         let scratch = match self.workspace {
@@ -211,14 +210,16 @@ impl Step {
             bytes => Some(memory.scratch(bytes, self.op, site)?),
         };
         // Only now are addresses final: allocating may offload and move buffers.
-        let address = |slot: usize| frame.slots[slot].map(|slot| memory.address(slot.buffer));
-        frame.reads.clear();
-        frame.reads.extend(self.reads.iter().filter_map(|&slot| address(slot)).map(<*mut u8>::cast_const));
-        frame.writes.clear();
-        frame.writes.extend(self.writes.iter().filter_map(|write| address(write.slot)));
+        let Frame { slots, reads, writes } = frame;
+        let address =
+            |slot: usize| slots[slot].map_or(Place::NOWHERE.start, |slot| memory.address(slot.buffer));
+        reads.clear();
+        reads.extend(self.reads.iter().map(|&slot| address(slot).cast_const()));
+        writes.clear();
+        writes.extend(self.writes.iter().map(|write| address(write.slot)));
         let operands = Operands {
-            reads: &frame.reads,
-            writes: &frame.writes,
+            reads,
+            writes,
             workspace: scratch.map_or(std::ptr::null_mut(), |scratch| memory.address(scratch)),
             workspace_bytes: self.workspace,
         };
@@ -226,7 +227,7 @@ impl Step {
         // where the target allows it. The memory is locked, so nothing else uses the buffers or runs a kernel.
         let ran = unsafe { self.kernel.run(&operands) };
         if let Some(scratch) = scratch {
-            memory.release(scratch);
+            memory.release_scratch(scratch);
         }
         for &slot in &self.dead {
             if let Some(Slot { buffer, input: None, .. }) = frame.slots[slot].take() {
@@ -280,8 +281,9 @@ impl<'g> Lowered<'g> {
         let mut writes = Vec::new();
         for value in &node.outputs {
             self.slot_of[value.index()] = self.slots.len();
-            writes.push(Write { slot: self.slots.len(), over: Vec::new() });
-            self.slots.push(Arc::new(self.graph.ty(*value).clone()));
+            let ty = self.graph.ty(*value);
+            writes.push(Write { slot: self.slots.len(), bytes: ty.bytes(), over: Vec::new() });
+            self.slots.push(Arc::new(ty.clone()));
         }
         let workspace = kernel.workspace_bytes();
         self.steps.push(Step { op: node.op.name(), kernel, workspace, reads, writes, dead: Vec::new() });
@@ -305,6 +307,7 @@ impl<'g> Lowered<'g> {
                 let dying = pairs.iter().filter(|(o, _)| *o == output).map(|(_, input)| step.reads[*input]);
                 write.over = dying.filter(|slot| step.dead.contains(slot)).collect();
             }
+            step.dead.retain(|&slot| slot >= self.inputs);
         }
         let own: usize = self.slots[self.inputs..].iter().map(|ty| crate::pool::rounded(ty.bytes())).sum();
         let over = self.steps.iter().flat_map(|step| &step.writes).filter(|write| !write.over.is_empty());

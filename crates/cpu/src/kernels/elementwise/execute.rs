@@ -96,8 +96,13 @@ impl Frame<'_> {
     ///
     /// As for [`run_chunks`].
     unsafe fn step(&self, step: &Step) {
-        let len = if step.single { 1 } else { self.chunk.len };
         let [a, b, c] = step.sources;
+        if let Action::Store(o) = step.action
+            && matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o))
+        {
+            return;
+        }
+        let len = if step.single { 1 } else { self.chunk.len };
         let target = self.address(step.target);
         // SAFETY: places are good for a chunk by the caller's contract, and hold the class that the step names.
         unsafe {
@@ -120,11 +125,8 @@ impl Frame<'_> {
                 Action::Cast { from, to } => cast_of(from, to, len, target, self.arg(a)),
                 Action::Round(dtype) => round(self.isa, dtype, len, target),
                 Action::Store(o) => {
-                    let stays = matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o));
-                    if !stays {
-                        let dtype = self.program.outputs[usize::from(o)].dtype;
-                        store(self.isa, dtype, len, target, self.arg::<u8>(a));
-                    }
+                    let dtype = self.program.outputs[usize::from(o)].dtype;
+                    store(self.isa, dtype, len, target, self.arg::<u8>(a));
                 }
             }
         }
