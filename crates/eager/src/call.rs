@@ -60,6 +60,7 @@ impl Outputs {
     }
 
     /// The first of them.
+    #[inline]
     pub fn one(self) -> Result<Tensor> {
         match self {
             Self::One(tensor) => Ok(tensor),
@@ -141,6 +142,7 @@ struct Common<'a> {
     batch: (usize, usize),
 }
 
+#[inline(always)]
 fn common<'a>(name: &'static str, operands: &'a [Operand<'_>]) -> Result<Common<'a>> {
     let mut tensors = operands.iter().filter_map(Operand::tensor);
     let first =
@@ -250,6 +252,7 @@ pub(crate) fn call_source(context: &Arc<Context>, op: &Op, site: Site) -> Result
 }
 
 /// The program of a call: looked up, or made.
+#[inline]
 fn program<'p>(
     programs: &'p mut Programs,
     values: &Values,
@@ -279,30 +282,32 @@ fn run(
 ) -> Result<Outputs> {
     let Values { memory, frame, scalars } = values;
     memory.ops += 1;
-    frame.slots.clear();
-    for (input, operand) in (0..).zip(operands) {
-        let (buffer, donated) = match operand {
+    frame.clear();
+    let mut numbers = false;
+    for operand in operands {
+        match operand {
             Operand::Tensor(tensor) => {
-                let owned = matches!(tensor, Cow::Owned(_));
-                let alone = |handle: &Arc<Handle>| (handle.buffer, owned && Arc::strong_count(handle) == 1);
-                tensor.handle().map_or((u32::MAX, false), alone)
+                let Some(handle) = tensor.handle() else { continue };
+                let alone = matches!(tensor, Cow::Owned(_)) && Arc::strong_count(handle) == 1;
+                frame.push_input(memory, handle.buffer, alone);
             }
             Operand::Number(value) => {
-                let found =
-                    number_buffer(memory, &scalars[common.dtype as usize], *value, program.name, site);
-                match found {
-                    Ok(buffer) => (buffer, false),
+                let ty = &scalars[common.dtype as usize];
+                match number_buffer(memory, ty, *value, program.name, site) {
+                    Ok(buffer) => frame.push_input(memory, buffer, false),
                     Err(error) => {
                         release_numbers(memory, frame, operands);
                         return Err(error);
                     }
                 }
+                numbers = true;
             }
-        };
-        frame.slots.push(Some(Slot { buffer, input: Some(input), donated }));
+        }
     }
     let ran = program.run(memory, frame, site);
-    release_numbers(memory, frame, operands);
+    if numbers {
+        release_numbers(memory, frame, operands);
+    }
     ran?;
     placement::log_op(program, common.context);
     let handle = |slot: Slot| match slot.input.map(|i| &operands[i as usize]) {

@@ -158,6 +158,7 @@ impl Memory {
         self.pool.trim();
     }
 
+    #[inline(always)]
     fn buffer(
         &mut self,
         bytes: usize,
@@ -193,11 +194,14 @@ impl Memory {
     }
 
     /// Memory for a buffer that has none. Others are offloaded where it does not fit, and where that is allowed.
-    #[inline]
+    #[inline(always)]
     fn place(&mut self, number: u32, bytes: usize, op: &'static str) -> Result<Place, Error> {
         let found = self.pool.allocate(bytes, number);
         self.peak = self.peak.max(self.pool.mapped());
-        found.or_else(|short| self.place_otherwise(short, number, bytes, op))
+        match found {
+            Ok(place) => Ok(place),
+            Err(short) => self.place_otherwise(short, number, bytes, op),
+        }
     }
 
     #[cold]
@@ -273,7 +277,7 @@ impl Memory {
         Ok(true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn release_place(&mut self, place: Place) {
         self.pool.release(place, &mut self.moved);
         if !self.moved.is_empty() {

@@ -14,29 +14,32 @@ use std::panic::Location;
 /// Runs a method of the builder with one result.
 fn method<const N: usize>(
     name: &'static str,
-    operands: Result<[Operand<'_>; N]>,
+    mut operands: Result<[Operand<'_>; N]>,
     words: impl Fn(&mut Vec<u64>),
     build: impl Fn(&mut Builder, [ValueId; N]) -> Result<ValueId, GraphError>,
     site: Site,
 ) -> Value {
-    let run = |mut operands: [Operand<'_>; N]| {
-        let build = |b: &mut Builder, values: &[ValueId]| match values.try_into() {
-            Ok(values) => build(b, values).map(|value| vec![value]),
-            Err(_) => Ok(Vec::new()),
-        };
-        call(name, &mut operands, &words, &build, site).and_then(Outputs::one)
+    let build = |b: &mut Builder, values: &[ValueId]| match values.try_into() {
+        Ok(values) => build(b, values).map(|value| vec![value]),
+        Err(_) => Ok(Vec::new()),
     };
-    Value(operands.and_then(run))
+    Value(match operands {
+        Ok(ref mut operands) => call(name, operands, &words, &build, site).and_then(Outputs::one),
+        Err(error) => Err(error),
+    })
 }
 
+#[inline]
 fn one<'a>(x: impl IntoOperand + 'a) -> Result<[Operand<'a>; 1]> {
     Ok([x.operand()?])
 }
 
+#[inline]
 fn two<'a>(x: impl IntoOperand + 'a, y: impl IntoOperand + 'a) -> Result<[Operand<'a>; 2]> {
     Ok([x.operand()?, y.operand()?])
 }
 
+#[inline]
 fn three<'a>(
     x: impl IntoOperand + 'a,
     y: impl IntoOperand + 'a,

@@ -215,7 +215,7 @@ impl Pool {
     }
 
     /// A buffer of so many bytes.
-    #[inline]
+    #[inline(always)]
     pub fn allocate(&mut self, bytes: usize, owner: u32) -> Result<Place, Short> {
         if bytes == 0 {
             return Ok(Place::NOWHERE);
@@ -251,7 +251,7 @@ impl Pool {
     }
 
     /// Frees a buffer. Others may be moved for it.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, place: Place, moved: &mut Vec<Moved>) {
         match place.home {
             Home::Nowhere => {}
@@ -353,7 +353,7 @@ impl Class {
     ///
     /// # Panics
     /// If there is none.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, class: u8, owner: u32) -> Place {
         let (slab, slot) = self.free.pop().expect("a free slot");
         let home = self.slabs[slab as usize].as_mut().expect("a free slot's slab");
@@ -366,7 +366,7 @@ impl Class {
 
     /// Frees a slot. Where the free ones would fill two slabs, the emptiest slab is cleared, with `copy` from an address to a
     /// place, and returned.
-    #[inline]
+    #[inline(always)]
     fn release(
         &mut self,
         (class, slab, slot): (u8, u32, u32),

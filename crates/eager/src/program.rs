@@ -68,7 +68,7 @@ pub(crate) struct Slot {
     /// The input whose buffer it is.
     pub input: Option<u32>,
     /// Whether that input may be written over.
-    pub donated: bool,
+    donated: bool,
 }
 
 /// What runs of programs need again and again, kept so that a run allocates nothing but its results.
@@ -78,10 +78,29 @@ pub(crate) struct Frame {
     pub slots: Vec<Option<Slot>>,
     reads: Vec<*const u8>,
     writes: Vec<*mut u8>,
+    /// Whether an input is not in memory, and whether one may be written over.
+    away: bool,
+    donated: bool,
 }
 
 // SAFETY: the addresses are those of the last kernel that ran, and are not followed any more.
 unsafe impl Send for Frame {}
+
+impl Frame {
+    /// Begins a run.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        (self.away, self.donated) = (false, false);
+    }
+
+    /// Adds an input, which stays in memory while the current op runs.
+    pub fn push_input(&mut self, memory: &mut Memory, buffer: u32, donated: bool) {
+        self.away |= !memory.touch(buffer);
+        self.donated |= donated;
+        let input = Some(self.slots.len() as u32);
+        self.slots.push(Some(Slot { buffer, input, donated }));
+    }
+}
 
 impl Program {
     /// Prepares what `build` adds to inputs of these types.
@@ -117,30 +136,28 @@ impl Program {
     /// Runs it on the frame's slots, which are the inputs. Behind them are the results afterwards.
     pub fn run(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
         frame.slots.resize(self.slots.len(), None);
-        let ran = self.run_steps(memory, frame, site);
-        if ran.is_err() {
+        if let Err(error) = self.run_steps(memory, frame, site) {
             let own = frame.slots.iter().flatten().filter(|slot| slot.input.is_none());
             own.for_each(|slot| memory.release(slot.buffer));
+            return Err(error);
         }
-        ran
+        Ok(())
     }
 
     fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
-        let mut there = true;
-        for slot in frame.slots[..self.inputs].iter().flatten() {
-            there &= memory.touch(slot.buffer);
-        }
-        if !there {
+        if frame.away {
             for slot in frame.slots[..self.inputs].iter().flatten() {
                 memory.fetch(slot.buffer, self.name)?;
             }
         }
         // Where inputs are written over, there must be memory for all steps before the first begins.
-        let donated = |slot: &Slot| slot.donated;
-        if self.steps.len() > 1 && frame.slots[..self.inputs].iter().flatten().any(donated) {
+        if self.steps.len() > 1 && frame.donated {
             memory.make_room(self.own_bytes, self.name)?;
         }
-        self.steps.iter().try_for_each(|step| step.run(self, memory, frame, site))
+        for step in &self.steps {
+            step.run(self, memory, frame, site)?;
+        }
+        Ok(())
     }
 
     /// Whether its outputs are all outputs of its one node.
@@ -190,7 +207,9 @@ impl Step {
                 let before = self.writes[..i].iter().filter_map(|other| frame.slots[other.slot]);
                 before.into_iter().any(|other| other.buffer == buffer)
             };
-            let over = write.over.iter().filter_map(|&slot| frame.slots[slot]);
+            // With one step, only inputs may be.
+            let over: &[usize] = if frame.donated || program.steps.len() > 1 { &write.over } else { &[] };
+            let over = over.iter().filter_map(|&slot| frame.slots[slot]);
             let over =
                 over.into_iter().find(|slot| (slot.input.is_none() || slot.donated) && !taken(slot.buffer));
             let ty = &program.slots[write.slot];
@@ -210,7 +229,7 @@ impl Step {
             bytes => Some(memory.scratch(bytes, self.op, site)?),
         };
         // Only now are addresses final: allocating may offload and move buffers.
-        let Frame { slots, reads, writes } = frame;
+        let Frame { slots, reads, writes, .. } = frame;
         let address =
             |slot: usize| slots[slot].map_or(Place::NOWHERE.start, |slot| memory.address(slot.buffer));
         reads.clear();
@@ -237,7 +256,10 @@ impl Step {
                 }
             }
         }
-        ran.map_err(|reason| Error::Kernel { op: self.op, reason })
+        match ran {
+            Ok(()) => Ok(()),
+            Err(reason) => Err(Error::Kernel { op: self.op, reason }),
+        }
     }
 }
 

@@ -153,3 +153,70 @@ impl Hasher for WordHasher {
         self.write_u64(word as u64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_cpu::Cpu;
+
+    /// How many programs were made after finding one for each of these.
+    struct Finder {
+        programs: Programs,
+        cpu: Cpu,
+        made: usize,
+    }
+
+    impl Finder {
+        fn find(&mut self, method: Method<'_>, ty: &Arc<TensorType>, batched: bool) -> Arc<Program> {
+            let Self { programs, cpu, made } = self;
+            let input = (ty, BatchMark::input(batched));
+            let make = || {
+                *made += 1;
+                let inputs = [(ty.clone(), input.1)];
+                Program::new(cpu, method.name, &inputs, method.batch, |b, x| Ok(vec![b.exp(x[0])?]))
+            };
+            programs.find(method, std::iter::once(input), make).unwrap().clone()
+        }
+    }
+
+    fn finder() -> Finder {
+        Finder { programs: Programs::default(), cpu: Cpu::new(1).unwrap(), made: 0 }
+    }
+
+    fn ty(text: &str) -> Arc<TensorType> {
+        Arc::new(text.parse().unwrap())
+    }
+
+    const NOTHING: &dyn Fn(&mut Vec<u64>) = &|_| {};
+
+    #[test]
+    fn a_program_is_made_once_for_each_method_batch_arguments_and_types() {
+        let (mut finder, shared) = (finder(), ty("f32[3]"));
+        let method = Method { name: "exp", batch: (1, 1), words: NOTHING };
+        for _ in 0..3 {
+            finder.find(method, &shared, false);
+            finder.find(method, &ty("f32[3]"), false);
+        }
+        assert_eq!(finder.made, 1, "the very type, and others like it");
+        finder.find(method, &ty("f32[4]"), false);
+        finder.find(Method { name: "log", ..method }, &shared, false);
+        finder.find(Method { words: &|key| key.push(1), ..method }, &shared, false);
+        finder.find(Method { batch: (3, 2), ..method }, &shared, false);
+        finder.find(Method { batch: (3, 2), ..method }, &shared, true);
+        assert_eq!(finder.made, 6);
+        finder.find(method, &shared, false);
+        assert_eq!(finder.made, 6);
+    }
+
+    /// Of more programs than are kept, each is its own, also where two have one place among the recent ones.
+    #[test]
+    fn programs_that_were_let_go_are_made_again() {
+        let mut finder = finder();
+        let types: Vec<_> = (1..=MOST_PROGRAMS + 10).map(|n| ty(&format!("f32[{n}]"))).collect();
+        let method = Method { name: "exp", batch: (1, 1), words: NOTHING };
+        for ty in types.iter().chain(&types[..10]).chain(&types[..10]) {
+            assert_eq!(finder.find(method, ty, false).outputs[0].ty, *ty);
+        }
+        assert_eq!(finder.made, MOST_PROGRAMS + 20);
+    }
+}

@@ -67,10 +67,12 @@ thread_local! {
 }
 
 /// The records that an op on these operands belongs to. Operands that a tape watches count as from outside.
+#[inline]
 pub(crate) fn recorders(operands: &mut [Operand<'_>]) -> Recorders {
-    if COUNT.get() == 0 {
-        return Recorders(Vec::new());
-    }
+    if COUNT.get() == 0 { Recorders(Vec::new()) } else { recorders_of(operands) }
+}
+
+fn recorders_of(operands: &mut [Operand<'_>]) -> Recorders {
     for operand in operands.iter_mut() {
         if let Operand::Tensor(tensor) = operand
             && is_watched(tensor)

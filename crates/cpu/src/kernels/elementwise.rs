@@ -117,6 +117,10 @@ impl Program {
         let operands = execute::Operands { inputs, outputs, direct: self.direct_outputs(inputs, outputs) };
         let memory = crate::kernels::math::Shared::from_ptr(workspace);
         let Tasks { chunks, each, count } = self.tasks;
+        if count == 1 {
+            // SAFETY: the caller vouches for the operands and the registers.
+            return unsafe { execute::run_chunks(ctx.isa, self, &operands, workspace, 0..chunks) };
+        }
         ctx.pool.run(count, &|task, worker| {
             let chunks = task * each..((task + 1) * each).min(chunks);
             let registers = memory.at(worker * self.worker_bytes());

@@ -42,7 +42,7 @@ pub(super) unsafe fn run_chunks(
     }
     for chunk in chunks {
         let frame = Frame { chunk: program.layout.chunk(chunk), ..frame };
-        for step in &program.body {
+        for step in program.body.iter().filter(|step| !frame.is_stored(step)) {
             // SAFETY: the caller's contract.
             unsafe { frame.step(step) };
         }
@@ -63,6 +63,13 @@ impl Frame<'_> {
     #[inline(always)]
     fn is_direct(&self, output: Index) -> bool {
         self.operands.direct >> output & 1 == 1
+    }
+
+    /// Whether a step would store what was written directly.
+    #[inline(always)]
+    fn is_stored(&self, step: &Step) -> bool {
+        let Action::Store(o) = step.action else { return false };
+        matches!(step.sources[0].place, Place::OutputOr(own, _) if own == o && self.is_direct(o))
     }
 
     #[inline(always)]
@@ -96,13 +103,8 @@ impl Frame<'_> {
     ///
     /// As for [`run_chunks`].
     unsafe fn step(&self, step: &Step) {
-        let [a, b, c] = step.sources;
-        if let Action::Store(o) = step.action
-            && matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o))
-        {
-            return;
-        }
         let len = if step.single { 1 } else { self.chunk.len };
+        let [a, b, c] = step.sources;
         let target = self.address(step.target);
         // SAFETY: places are good for a chunk by the caller's contract, and hold the class that the step names.
         unsafe {
