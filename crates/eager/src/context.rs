@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::{LiveValue, Memory, Site};
-use crate::pool::{ALIGNMENT, rounded};
+use crate::pool::ALIGNMENT;
 use crate::program::{Batch, Frame};
 use crate::programs::Programs;
 use crate::spill::Spill;
@@ -143,7 +143,7 @@ impl Eager {
             peak: memory.peak,
             held: memory.held - memory.kept(),
             cached: pool.cached(),
-            free: pool.free() + rounded(memory.kept()),
+            free: pool.free() + memory.kept(),
             in_file: memory.spill.as_ref().map_or(0, Spill::used),
             offloaded: memory.offloaded,
         }

@@ -126,10 +126,12 @@ impl Memory {
             }
             self.release_kept_scratch();
         }
-        let number = self.buffer(bytes, None, op, site)?;
-        if bytes <= SMALL {
-            self.kept_scratch = Some(number);
+        if bytes > SMALL {
+            return self.buffer(bytes, None, op, site);
         }
+        // All of its slot, so that more ops find it large enough.
+        let number = self.buffer(self.pool.rounded(bytes), None, op, site)?;
+        self.kept_scratch = Some(number);
         Ok(number)
     }
 
