@@ -190,7 +190,8 @@ pub(crate) fn call(
     let common = common(name, operands)?;
     let mut state = common.context.lock();
     let State { values, programs } = &mut *state;
-    let program = program(programs, values, &common, (name, words), operands, build)?;
+    let program =
+        program(programs, values, &common, Method { name, batch: common.batch, words }, operands, build)?;
     if common.trace.is_none() && recorders.is_empty() {
         return run(values, &common, program, operands, site);
     }
@@ -257,7 +258,7 @@ fn program<'p>(
     programs: &'p mut Programs,
     values: &Values,
     common: &Common<'_>,
-    (name, words): (&'static str, &dyn Fn(&mut Vec<u64>)),
+    method: Method<'_>,
     operands: &[Operand<'_>],
     build: Build<'_>,
 ) -> Result<&'p Arc<Program>> {
@@ -267,9 +268,9 @@ fn program<'p>(
     });
     let make = || {
         let inputs: Vec<_> = inputs.clone().map(|(ty, mark)| (ty.clone(), mark)).collect();
-        Program::new(common.context.executor.as_ref(), name, &inputs, common.batch, build)
+        Program::new(common.context.executor.as_ref(), method.name, &inputs, method.batch, build)
     };
-    programs.find(Method { name, batch: common.batch, words }, inputs.clone(), make)
+    programs.find(method, inputs.clone(), make)
 }
 
 /// Runs a program. Operands that nobody else holds may be written over.
@@ -412,10 +413,10 @@ fn execute(
 ) -> Result<Vec<Tensor>> {
     let common = Common { context, trace: None, dtype: DType::F32, batch };
     let build = |b: &mut Builder, values: &[ValueId]| b.node(op.clone(), values);
+    let method = Method { name: op.name(), batch, words: &|key| Text(op).push(key) };
     let mut state = context.lock();
     let State { values, programs } = &mut *state;
-    let program =
-        program(programs, values, &common, (op.name(), &|key| Text(op).push(key)), operands, &build)?;
+    let program = program(programs, values, &common, method, operands, &build)?;
     run(values, &common, program, operands, site).map(Outputs::into_vec)
 }
 

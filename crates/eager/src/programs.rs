@@ -208,9 +208,9 @@ mod tests {
         assert_eq!(finder.made, 6);
     }
 
-    /// Those used of late are let go with the rest, and are made again.
+    /// Those used of late go with the rest.
     #[test]
-    fn programs_that_were_let_go_are_made_again() {
+    fn a_program_that_was_let_go_is_not_found_as_a_recent_one() {
         let mut finder = finder();
         let types: Vec<_> = (1..=MOST_PROGRAMS + 10).map(|n| ty(&format!("f32[{n}]"))).collect();
         let method = Method { name: "exp", batch: (1, 1), words: NOTHING };
