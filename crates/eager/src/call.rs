@@ -1,27 +1,42 @@
 //! Calls: from a method and its operands to tensors.
 
-use crate::context::{Context, State};
+use crate::context::{Context, State, Values};
 use crate::error::{Error, Result};
-use crate::memory::Site;
+use crate::memory::{Memory, Site};
 use crate::placement;
-use crate::program::{Batch, Program};
+use crate::program::{Batch, Frame, Program, ProgramOutput, Slot};
+use crate::programs::{Method, Programs};
 use crate::tape::{self, Recorders};
 use crate::tensor::{Handle, Tensor};
 use crate::trace::Trace;
 use plimsoll_graph::op::Rematerialization;
 use plimsoll_graph::{BatchMark, BatchRelation, Builder, GraphError, Op, ValueId};
 use plimsoll_tensor::{DType, Shape, TensorType};
+use std::borrow::Cow;
 use std::fmt::Debug;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// What an op reads.
-pub(crate) enum Operand {
-    Tensor(Tensor),
+pub(crate) enum Operand<'a> {
+    /// One that is owned may be written over, if nobody else holds it.
+    Tensor(Cow<'a, Tensor>),
     /// A number of the element type of the tensor beside it.
     Number(f64),
 }
 
-impl Operand {
+impl From<Tensor> for Operand<'_> {
+    fn from(tensor: Tensor) -> Self {
+        Self::Tensor(Cow::Owned(tensor))
+    }
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Self::Tensor(Cow::Borrowed(tensor))
+    }
+}
+
+impl Operand<'_> {
     fn tensor(&self) -> Option<&Tensor> {
         match self {
             Self::Tensor(tensor) => Some(tensor),
@@ -45,6 +60,7 @@ impl Outputs {
     }
 
     /// The first of them.
+    #[inline]
     pub fn one(self) -> Result<Tensor> {
         match self {
             Self::One(tensor) => Ok(tensor),
@@ -118,24 +134,21 @@ impl<T: Debug> Words for Text<'_, T> {
 }
 
 /// What the operands of a call have in common.
-struct Common {
-    context: Arc<Context>,
-    trace: Option<Arc<Trace>>,
+struct Common<'a> {
+    context: &'a Arc<Context>,
+    trace: Option<&'a Arc<Trace>>,
     /// The element type of numbers.
     dtype: DType,
     batch: (usize, usize),
 }
 
-fn common(name: &'static str, operands: &[Operand]) -> Result<Common> {
+#[inline(always)]
+fn common<'a>(name: &'static str, operands: &'a [Operand<'_>]) -> Result<Common<'a>> {
     let mut tensors = operands.iter().filter_map(Operand::tensor);
     let first =
         tensors.next().ok_or_else(|| Error::Argument(format!("{name} needs a tensor among its operands")))?;
-    let mut common = Common {
-        context: first.context().clone(),
-        trace: first.trace().cloned(),
-        dtype: first.ty.dtype,
-        batch: (1, 1),
-    };
+    let mut common =
+        Common { context: first.context(), trace: first.trace(), dtype: first.ty.dtype, batch: (1, 1) };
     let mut batch = |tensor: &Tensor| {
         let Batch { mark, examples, block } = tensor.batch;
         if mark.relation == BatchRelation::Independent {
@@ -151,65 +164,77 @@ fn common(name: &'static str, operands: &[Operand]) -> Result<Common> {
     batch(first)?;
     for tensor in tensors {
         batch(tensor)?;
-        if !Arc::ptr_eq(&common.context, tensor.context()) {
-            return Err(tensor.elsewhere(name, &common.context));
+        if !Arc::ptr_eq(common.context, tensor.context()) {
+            return Err(tensor.elsewhere(name, common.context));
         }
         if common.trace.is_none() {
-            common.trace = tensor.trace().cloned();
+            common.trace = tensor.trace();
         }
     }
     Ok(common)
 }
 
-/// Runs a method, under the tapes and the trace that its operands are on. `words` are its arguments.
+/// What adds a method's nodes to a builder.
+type Build<'a> = &'a dyn Fn(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>;
+
+/// Runs a method, under the tapes and the trace that its operands are on. `words` writes its arguments to a key.
 pub(crate) fn call(
     name: &'static str,
-    operands: &mut [Operand],
-    words: impl Fn(&mut Vec<u64>),
-    build: impl FnOnce(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
+    operands: &mut [Operand<'_>],
+    words: &dyn Fn(&mut Vec<u64>),
+    build: Build<'_>,
     site: Site,
 ) -> Result<Outputs> {
     let recorders = tape::recorders(operands);
+    let operands = &*operands;
     let common = common(name, operands)?;
     let mut state = common.context.lock();
-    let program = program(&mut state, &common, name, operands, words, build)?;
-    run_under(state, &common, &recorders, &program, operands, site)
+    let State { values, programs } = &mut *state;
+    let program =
+        program(programs, values, &common, Method { name, batch: common.batch, words }, operands, build)?;
+    if common.trace.is_none() && recorders.is_empty() {
+        return run(values, &common, program, operands, site);
+    }
+    let program = program.clone();
+    drop(state);
+    run_recorded(&common, &recorders, &program, operands, site)
 }
 
 /// As [`call`], for a program of the caller's own.
-pub(crate) fn call_program(program: &Program, operands: &mut [Operand], site: Site) -> Result<Vec<Tensor>> {
+pub(crate) fn call_program(
+    program: &Program,
+    operands: &mut [Operand<'_>],
+    site: Site,
+) -> Result<Vec<Tensor>> {
     let recorders = tape::recorders(operands);
     let common = common(program.name, operands)?;
-    run_under(common.context.lock(), &common, &recorders, program, operands, site).map(Outputs::into_vec)
+    let outputs = match common.trace.is_none() && recorders.is_empty() {
+        true => run(&mut common.context.lock().values, &common, program, operands, site),
+        false => run_recorded(&common, &recorders, program, operands, site),
+    };
+    outputs.map(Outputs::into_vec)
 }
 
 /// Runs a program under the tapes and the trace that its operands are on.
-fn run_under(
-    mut state: MutexGuard<'_, State>,
-    common: &Common,
+fn run_recorded(
+    common: &Common<'_>,
     recorders: &Recorders,
     program: &Program,
-    operands: &mut [Operand],
+    operands: &[Operand<'_>],
     site: Site,
 ) -> Result<Outputs> {
-    if let Some(trace) = &common.trace {
-        drop(state);
+    if let Some(trace) = common.trace {
         return trace.record(program, operands, common.batch);
-    }
-    if recorders.is_empty() {
-        return run(&mut state, common, program, operands, site);
     }
     if program.is_one_node() {
         // Backward may need an operand that nobody else holds: a second owner keeps it from being written over.
         let _owners: Vec<Tensor> = operands.iter().filter_map(Operand::tensor).cloned().collect();
-        let outputs = run(&mut state, common, program, operands, site)?.into_vec();
-        drop(state);
+        let outputs = run(&mut common.context.lock().values, common, program, operands, site)?.into_vec();
         let values: Vec<_> =
             program.graph.nodes[0].outputs.iter().copied().zip(outputs.iter().cloned()).collect();
         recorders.record(program, operands, &values, &outputs, common.batch)?;
         return Ok(Outputs::Many(outputs));
     }
-    drop(state);
     let (values, outputs) = run_nodes(common, program, operands, site)?;
     recorders.record(program, operands, &values, &outputs, common.batch)?;
     Ok(Outputs::Many(outputs))
@@ -217,134 +242,137 @@ fn run_under(
 
 /// Runs an op.
 pub(crate) fn call_op(op: &Op, inputs: Vec<Tensor>, site: Site) -> Result<Vec<Tensor>> {
-    let mut operands: Vec<Operand> = inputs.into_iter().map(Operand::Tensor).collect();
+    let mut operands: Vec<Operand<'_>> = inputs.into_iter().map(Operand::from).collect();
     let build = |b: &mut Builder, values: &[ValueId]| b.node(op.clone(), values);
-    call(op.name(), &mut operands, |key| Text(op).push(key), build, site).map(Outputs::into_vec)
+    call(op.name(), &mut operands, &|key| Text(op).push(key), &build, site).map(Outputs::into_vec)
 }
 
 /// Runs an op without operands.
 pub(crate) fn call_source(context: &Arc<Context>, op: &Op, site: Site) -> Result<Vec<Tensor>> {
-    let common = Common { context: context.clone(), trace: None, dtype: DType::F32, batch: (1, 1) };
-    let build = |b: &mut Builder, values: &[ValueId]| b.node(op.clone(), values);
-    let mut state = context.lock();
-    let program = program(&mut state, &common, op.name(), &[], |key| Text(op).push(key), build)?;
-    run(&mut state, &common, &program, &mut [], site).map(Outputs::into_vec)
+    execute(context, op, &[], (1, 1), site)
 }
 
 /// The program of a call: looked up, or made.
-fn program(
-    state: &mut State,
-    common: &Common,
-    name: &'static str,
-    operands: &[Operand],
-    words: impl Fn(&mut Vec<u64>),
-    build: impl FnOnce(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
-) -> Result<Arc<Program>> {
-    let key = &mut state.key;
-    key.clear();
-    key.extend([name.as_ptr().addr() as u64, name.len() as u64]);
-    words(key);
-    key.extend([common.batch.0 as u64, common.batch.1 as u64]);
-    for operand in operands {
-        match operand {
-            Operand::Tensor(tensor) => {
-                let BatchMark { axis, relation } = tensor.batch.mark;
-                let shape = &tensor.ty.shape;
-                let word = tensor.ty.dtype as u64 | (axis as u64) << 8 | (relation as u64) << 16;
-                key.push(word | (shape.rank() as u64) << 32);
-                key.extend(shape.iter().map(|&n| n as u64));
-            }
-            Operand::Number(_) => key.push(common.dtype as u64 | 1 << 24),
-        }
-    }
-    let scalar = state.scalars[common.dtype as usize].clone();
-    state.program(|| {
-        let input = |operand: &Operand| match operand {
-            Operand::Tensor(tensor) => (tensor.ty.clone(), tensor.batch.mark),
-            Operand::Number(_) => (scalar.clone(), BatchMark::input(false)),
-        };
-        let inputs: Vec<_> = operands.iter().map(input).collect();
-        Program::new(common.context.executor.as_ref(), name, &inputs, common.batch, build)
-    })
+#[inline]
+fn program<'p>(
+    programs: &'p mut Programs,
+    values: &Values,
+    common: &Common<'_>,
+    method: Method<'_>,
+    operands: &[Operand<'_>],
+    build: Build<'_>,
+) -> Result<&'p Arc<Program>> {
+    let inputs = operands.iter().map(|operand| match operand {
+        Operand::Tensor(tensor) => (&tensor.ty, tensor.batch.mark),
+        Operand::Number(_) => (&values.scalars[common.dtype as usize], BatchMark::input(false)),
+    });
+    let make = || {
+        let inputs: Vec<_> = inputs.clone().map(|(ty, mark)| (ty.clone(), mark)).collect();
+        Program::new(common.context.executor.as_ref(), method.name, &inputs, method.batch, build)
+    };
+    programs.find(method, inputs.clone(), make)
 }
 
 /// Runs a program. Operands that nobody else holds may be written over.
 fn run(
-    state: &mut State,
-    common: &Common,
+    values: &mut Values,
+    common: &Common<'_>,
     program: &Program,
-    operands: &mut [Operand],
+    operands: &[Operand<'_>],
     site: Site,
 ) -> Result<Outputs> {
-    let State { memory, frame, scalars, .. } = state;
+    let Values { memory, frame, scalars } = values;
     memory.ops += 1;
-    let mut number = None;
-    for operand in operands.iter() {
-        if let Operand::Number(value) = operand {
-            let buffer = memory.allocate(&scalars[common.dtype as usize], program.name, site)?;
-            let written = memory.fill(buffer, |bytes| write_number(bytes, *value, common.dtype));
-            if let Err(error) = written {
-                memory.release(buffer);
-                return Err(error);
+    frame.clear();
+    let mut numbers = false;
+    for operand in operands {
+        match operand {
+            Operand::Tensor(tensor) => {
+                let Some(handle) = tensor.handle() else { continue };
+                let alone = matches!(tensor, Cow::Owned(_)) && Arc::strong_count(handle) == 1;
+                frame.push_input(memory, handle.buffer, alone);
             }
-            number = Some(buffer);
+            Operand::Number(value) => {
+                let ty = &scalars[common.dtype as usize];
+                match number_buffer(memory, ty, *value, program.name, site) {
+                    Ok(buffer) => frame.push_input(memory, buffer, false),
+                    Err(error) => {
+                        release_numbers(memory, frame, operands);
+                        return Err(error);
+                    }
+                }
+                numbers = true;
+            }
         }
     }
-    let inputs = operands.iter().map(|operand| match operand {
-        Operand::Tensor(tensor) => {
-            let alone = |handle: &Arc<Handle>| (handle.buffer, Arc::strong_count(handle) == 1);
-            tensor.handle().map_or((u32::MAX, false), alone)
-        }
-        Operand::Number(_) => (number.unwrap_or(u32::MAX), false),
-    });
-    let ran = program.run(memory, frame, inputs, site);
-    if let Some(number) = number {
-        memory.release(number);
+    let ran = program.run(memory, frame, site);
+    if numbers {
+        release_numbers(memory, frame, operands);
     }
     ran?;
-    placement::log_op(program, &common.context);
-    let mut made: Vec<(u32, Arc<Handle>)> = Vec::new();
-    let mut handle = |slot: usize| {
-        let slot = frame.slots[slot]?;
-        if let Some(Operand::Tensor(tensor)) = slot.input.map(|i| &operands[i]) {
-            return tensor.handle().cloned();
-        }
-        if let Some((_, handle)) = made.iter().find(|(buffer, _)| *buffer == slot.buffer) {
-            return Some(handle.clone());
-        }
-        let handle = Arc::new(Handle { context: common.context.clone(), buffer: slot.buffer });
-        if program.outputs.len() > 1 {
-            made.push((slot.buffer, handle.clone()));
-        }
-        Some(handle)
+    placement::log_op(program, common.context);
+    let handle = |slot: Slot| match slot.input.map(|i| &operands[i as usize]) {
+        Some(Operand::Tensor(tensor)) => tensor.handle().cloned(),
+        _ => Some(Arc::new(Handle { context: common.context.clone(), buffer: slot.buffer })),
     };
-    let mut tensors = program
-        .outputs
-        .iter()
-        .filter_map(|output| Some(Tensor::of(output.ty.clone(), output.batch, handle(output.slot)?)));
-    if program.outputs.len() == 1
-        && let Some(tensor) = tensors.next()
+    let tensor = |output: &ProgramOutput, handle| Tensor::of(output.ty.clone(), output.batch, handle);
+    if let [output] = &program.outputs[..]
+        && let Some(handle) = frame.slots[output.slot].and_then(handle)
     {
-        return Ok(Outputs::One(tensor));
+        return Ok(Outputs::One(tensor(output, handle)));
     }
-    Ok(Outputs::Many(tensors.collect()))
+    // Results that are in one buffer share its owner.
+    let mut made: Vec<(u32, Arc<Handle>)> = Vec::new();
+    let shared = |output: &ProgramOutput| {
+        let slot = frame.slots[output.slot]?;
+        let found = made.iter().find(|(buffer, _)| *buffer == slot.buffer);
+        let handle = found.map(|(_, handle)| handle.clone()).or_else(|| handle(slot))?;
+        made.push((slot.buffer, handle.clone()));
+        Some(tensor(output, handle))
+    };
+    Ok(Outputs::Many(program.outputs.iter().filter_map(shared).collect()))
+}
+
+/// A buffer with a number.
+fn number_buffer(
+    memory: &mut Memory,
+    ty: &Arc<TensorType>,
+    value: f64,
+    op: &'static str,
+    site: Site,
+) -> Result<u32> {
+    let buffer = memory.allocate(ty, op, site)?;
+    let written = memory.fill(buffer, |bytes| write_number(bytes, value, ty.dtype));
+    if written.is_err() {
+        memory.release(buffer);
+    }
+    written.map(|()| buffer)
+}
+
+/// Frees the buffers of operands that are numbers, as far as the frame has them.
+fn release_numbers(memory: &mut Memory, frame: &Frame, operands: &[Operand<'_>]) {
+    for (operand, slot) in operands.iter().zip(&frame.slots) {
+        if let (Operand::Number(_), Some(slot)) = (operand, slot) {
+            memory.release(slot.buffer);
+        }
+    }
 }
 
 /// Runs each node of a program by itself: the costly values of its graph, which tapes keep, and its outputs. Others are let go after
 /// their last use.
 #[allow(clippy::type_complexity, reason = "values by name, and the outputs")]
 fn run_nodes(
-    common: &Common,
+    common: &Common<'_>,
     program: &Program,
-    operands: &mut [Operand],
+    operands: &[Operand<'_>],
     site: Site,
 ) -> Result<(Vec<(ValueId, Tensor)>, Vec<Tensor>)> {
     let graph = &program.graph;
     let mut values: Vec<Option<Tensor>> = vec![None; graph.value_count()];
-    for (input, operand) in graph.inputs.iter().zip(&*operands) {
+    for (input, operand) in graph.inputs.iter().zip(operands) {
         values[input.value.index()] = Some(match operand {
-            Operand::Tensor(tensor) => tensor.clone(),
-            Operand::Number(value) => number(&common.context, *value, common.dtype, site)?,
+            Operand::Tensor(tensor) => tensor.clone().into_owned(),
+            Operand::Number(value) => number(common.context, *value, common.dtype, site)?,
         });
     }
     let mut uses = vec![0_usize; graph.value_count()];
@@ -352,7 +380,8 @@ fn run_nodes(
     reads.chain(graph.outputs.iter().map(|output| &output.value)).for_each(|v| uses[v.index()] += 1);
     let mut made = Vec::new();
     for node in &graph.nodes {
-        let inputs: Vec<Tensor> = node.inputs.iter().filter_map(|v| values[v.index()].clone()).collect();
+        let inputs = node.inputs.iter().filter_map(|v| values[v.index()].clone());
+        let inputs: Vec<Operand<'_>> = inputs.map(Operand::from).collect();
         for value in &node.inputs {
             let uses = &mut uses[value.index()];
             *uses -= 1;
@@ -360,7 +389,7 @@ fn run_nodes(
                 values[value.index()] = None;
             }
         }
-        let found = execute(&common.context, &node.op, inputs, common.batch, site)?;
+        let found = execute(common.context, &node.op, &inputs, common.batch, site)?;
         for (&value, tensor) in node.outputs.iter().zip(found) {
             if node.op.properties().rematerialization == Rematerialization::Costly {
                 made.push((value, tensor.clone()));
@@ -378,29 +407,28 @@ fn run_nodes(
 fn execute(
     context: &Arc<Context>,
     op: &Op,
-    inputs: Vec<Tensor>,
+    operands: &[Operand<'_>],
     batch: (usize, usize),
     site: Site,
 ) -> Result<Vec<Tensor>> {
-    let common = Common { context: context.clone(), trace: None, dtype: DType::F32, batch };
-    let mut operands: Vec<Operand> = inputs.into_iter().map(Operand::Tensor).collect();
+    let common = Common { context, trace: None, dtype: DType::F32, batch };
     let build = |b: &mut Builder, values: &[ValueId]| b.node(op.clone(), values);
+    let method = Method { name: op.name(), batch, words: &|key| Text(op).push(key) };
     let mut state = context.lock();
-    let program = program(&mut state, &common, op.name(), &operands, |key| Text(op).push(key), build)?;
-    let outputs = run(&mut state, &common, &program, &mut operands, site);
-    drop(state);
-    outputs.map(Outputs::into_vec)
+    let State { values, programs } = &mut *state;
+    let program = program(programs, values, &common, method, operands, &build)?;
+    run(values, &common, program, operands, site).map(Outputs::into_vec)
 }
 
 /// Runs a program of a caller's own, beside all tapes.
 pub(crate) fn run_own(
     context: &Arc<Context>,
     program: &Program,
-    operands: &mut [Operand],
+    operands: &[Operand<'_>],
     site: Site,
 ) -> Result<Vec<Tensor>> {
-    let common = Common { context: context.clone(), trace: None, dtype: DType::F32, batch: (1, 1) };
-    run(&mut context.lock(), &common, program, operands, site).map(Outputs::into_vec)
+    let common = Common { context, trace: None, dtype: DType::F32, batch: (1, 1) };
+    run(&mut context.lock().values, &common, program, operands, site).map(Outputs::into_vec)
 }
 
 /// A number as a tensor.

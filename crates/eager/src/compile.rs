@@ -255,10 +255,10 @@ impl<S: States> Compiled<S> {
         };
         // Kernels of one device run one at a time.
         let mut state = self.context.lock();
-        state.memory.bring(&buffers, "compiled function")?;
+        state.values.memory.bring(&buffers, "compiled function")?;
         let given = sources.iter().map(|source| match *source {
-            Source::Input(i) => state.memory.input(buffers[i]),
-            Source::Captured(i) => state.memory.input(buffers[inputs.len() + i]),
+            Source::Input(i) => state.values.memory.input(buffers[i]),
+            Source::Captured(i) => state.values.memory.input(buffers[inputs.len() + i]),
             Source::Setting(i) => Input::Host(&settings[i]),
         });
         let given: Vec<Input<'_>> = given.collect();
@@ -299,8 +299,8 @@ impl<S: States> Compiled<S> {
                 slot.check(&self.context, &plans.states[i].ty)?;
                 let Some(handle) = slot.tensor.handle() else { continue };
                 let mut state = self.context.lock();
-                state.memory.bring(&[handle.buffer], "compiled function")?;
-                prepared.write_state(i, 0, &state.memory.bytes(handle.buffer)?)?;
+                state.values.memory.bring(&[handle.buffer], "compiled function")?;
+                prepared.write_state(i, 0, &state.values.memory.bytes(handle.buffer)?)?;
             }
         }
         // Only now that all are there are the tensors' own let go.

@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use crate::memory::{LiveValue, Memory, Site};
 use crate::pool::ALIGNMENT;
-use crate::program::{Batch, Frame, Program};
+use crate::program::{Batch, Frame};
+use crate::programs::Programs;
 use crate::spill::Spill;
 use crate::tensor::{Handle, Tensor};
 use plimsoll_cpu::{Cpu, DISK_STAGING_BYTES};
@@ -11,16 +12,11 @@ use plimsoll_cuda::Cuda;
 use plimsoll_plan::{Size, in_words};
 use plimsoll_runtime::KernelExecutor;
 use plimsoll_tensor::{DType, TensorType};
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Programs that a context keeps.
-const MOST_PROGRAMS: usize = 4096;
 
 /// A context: what tensors compute on, and the memory that they are in. Clones are the same context.
 ///
@@ -45,11 +41,14 @@ pub(crate) struct Context {
 
 /// What ops change.
 pub(crate) struct State {
+    pub values: Values,
+    pub programs: Programs,
+}
+
+/// The values of a context, and what runs of programs on them need.
+pub(crate) struct Values {
     pub memory: Memory,
     pub frame: Frame,
-    pub programs: HashMap<Box<[u64]>, Arc<Program>, BuildHasherDefault<WordHasher>>,
-    /// The key of the op that runs.
-    pub key: Vec<u64>,
     /// Types of numbers beside tensors.
     pub scalars: [Arc<TensorType>; DType::ALL.len()],
 }
@@ -131,20 +130,20 @@ impl Eager {
 
     /// The values that are alive, the largest first.
     pub fn memory_report(&self) -> Vec<LiveValue> {
-        self.0.lock().memory.live(0)
+        self.0.lock().values.memory.live(0)
     }
 
     /// How the memory is used.
     pub fn pool(&self) -> PoolReport {
         let state = self.0.lock();
-        let (memory, pool) = (&state.memory, &state.memory.pool);
+        let (memory, pool) = (&state.values.memory, &state.values.memory.pool);
         PoolReport {
             line: pool.line(),
             mapped: pool.mapped(),
             peak: memory.peak,
-            held: memory.held,
+            held: memory.held - memory.kept(),
             cached: pool.cached(),
-            free: pool.free(),
+            free: pool.free() + memory.kept(),
             in_file: memory.spill.as_ref().map_or(0, Spill::used),
             offloaded: memory.offloaded,
         }
@@ -159,7 +158,7 @@ impl Eager {
 
     /// Gives memory that no value is in back to the system.
     pub fn trim(&self) {
-        self.0.lock().memory.pool.trim();
+        self.0.lock().values.memory.trim();
     }
 
     /// Begins a scope that tells which values outlive it.
@@ -178,8 +177,8 @@ impl Eager {
     /// ```
     pub fn scope(&self) -> Scope {
         let mut state = self.0.lock();
-        state.memory.ops += 1;
-        Scope { context: self.clone(), since: state.memory.ops }
+        state.values.memory.ops += 1;
+        Scope { context: self.clone(), since: state.values.memory.ops }
     }
 }
 
@@ -258,13 +257,12 @@ impl EagerBuilder {
         let spill = self.spill.map(|(folder, bytes)| Spill::new(folder, bytes));
         let kernels = executor.kernel_device();
         let staging = if spill.is_some() && kernels.in_host_memory() { DISK_STAGING_BYTES } else { 0 };
-        let state = State {
+        let values = Values {
             memory: Memory::new(kernels, self.line.saturating_sub(staging), spill),
             frame: Frame::default(),
-            programs: HashMap::default(),
-            key: Vec::new(),
             scalars: DType::ALL.map(|dtype| Arc::new(TensorType::scalar(dtype))),
         };
+        let state = State { values, programs: Programs::default() };
         Ok(Eager(Arc::new(Context { executor, device: device.into(), state: Mutex::new(state) })))
     }
 
@@ -325,27 +323,12 @@ impl Context {
         write: impl FnOnce(&mut Memory, u32) -> Result<()>,
     ) -> Result<Tensor> {
         let mut state = self.lock();
-        state.memory.ops += 1;
-        let buffer = state.memory.allocate(&ty, "tensor", site)?;
-        let written = write(&mut state.memory, buffer);
+        state.values.memory.ops += 1;
+        let buffer = state.values.memory.allocate(&ty, "tensor", site)?;
+        let written = write(&mut state.values.memory, buffer);
         drop(state);
         let handle = Arc::new(Handle { context: self.clone(), buffer });
         written.map(|()| Tensor::of(ty, Batch::NONE, handle))
-    }
-}
-
-impl State {
-    /// The program of the current key, made by `make` if it is new.
-    pub fn program(&mut self, make: impl FnOnce() -> Result<Program>) -> Result<Arc<Program>> {
-        if let Some(found) = self.programs.get(&self.key[..]) {
-            return Ok(found.clone());
-        }
-        let made = Arc::new(make()?);
-        if self.programs.len() >= MOST_PROGRAMS {
-            self.programs.clear();
-        }
-        self.programs.insert(self.key[..].into(), made.clone());
-        Ok(made)
     }
 }
 
@@ -366,7 +349,7 @@ pub struct PoolReport {
     /// Mapped, without a value, and kept for later: a quarter of the line at most, and
     /// [`MOST_CACHED_BYTES`](crate::MOST_CACHED_BYTES).
     pub cached: usize,
-    /// Free slots between small values.
+    /// Free slots between small values, and scratch in one.
     pub free: usize,
     /// Taken of the spill file.
     pub in_file: u64,
@@ -392,30 +375,6 @@ pub struct Scope {
 impl Scope {
     /// The values made since the scope began that are still alive.
     pub fn finish(self) -> Vec<LiveValue> {
-        self.context.0.lock().memory.live(self.since)
-    }
-}
-
-/// A fast hash of a few words: keys are looked up at every op.
-#[derive(Default)]
-pub(crate) struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 29)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        words.iter().for_each(|&word| self.write_u64(u64::from_ne_bytes(word)));
-        rest.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
+        self.context.0.lock().values.memory.live(self.since)
     }
 }

@@ -36,6 +36,7 @@ mod optimizer;
 mod placement;
 mod pool;
 mod program;
+mod programs;
 mod spill;
 mod states;
 mod tape;

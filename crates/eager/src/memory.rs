@@ -1,7 +1,7 @@
 //! The values of a context: where each is, when it was used, who made it.
 
 use crate::error::{Error, OutOfMemory};
-use crate::pool::{Moved, Place, Pool, Short};
+use crate::pool::{Moved, Place, Pool, SMALL, Short};
 use crate::spill::Spill;
 use plimsoll_plan::in_words;
 use plimsoll_runtime::{Input, KernelDevice};
@@ -40,12 +40,20 @@ impl fmt::Display for LiveValue {
 struct Buffer {
     home: Home,
     bytes: usize,
-    /// `None` for scratch.
+    /// `None` for scratch. A vacant one keeps its last: most often the next value there has the same, and need not count its owners.
     ty: Option<Arc<TensorType>>,
     /// When it was made and last used, in ops.
     born: u64,
     used: u64,
     site: Site,
+}
+
+impl Buffer {
+    fn set_type(&mut self, ty: Option<&Arc<TensorType>>) {
+        if self.ty.as_ref().map(Arc::as_ptr) != ty.map(Arc::as_ptr) {
+            self.ty = ty.cloned();
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -65,6 +73,8 @@ pub(crate) struct Memory {
     buffers: Vec<Buffer>,
     vacant: Vec<u32>,
     moved: Vec<Moved>,
+    /// Small scratch that later ops use again.
+    kept_scratch: Option<u32>,
     /// Ops so far: the clock of ages and uses.
     pub ops: u64,
     /// Bytes of all live values.
@@ -79,7 +89,18 @@ impl Memory {
     pub fn new(device: Arc<dyn KernelDevice>, line: usize, spill: Option<Spill>) -> Self {
         let (buffers, vacant, moved) = (Vec::new(), Vec::new(), Vec::new());
         let pool = Pool::new(device, line);
-        Self { pool, spill, buffers, vacant, moved, ops: 0, held: 0, peak: 0, offloaded: 0 }
+        Self {
+            pool,
+            spill,
+            buffers,
+            vacant,
+            moved,
+            kept_scratch: None,
+            ops: 0,
+            held: 0,
+            peak: 0,
+            offloaded: 0,
+        }
     }
 
     /// A buffer for a value of this type, which counts as used by the current op.
@@ -87,11 +108,59 @@ impl Memory {
         self.buffer(ty.bytes(), Some(ty), op, site)
     }
 
-    /// A buffer for scratch.
-    pub fn scratch(&mut self, bytes: usize, op: &'static str, site: Site) -> Result<u32, Error> {
-        self.buffer(bytes, None, op, site)
+    /// As [`Memory::allocate`], for a type whose bytes are known.
+    pub fn allocate_bytes(
+        &mut self,
+        (ty, bytes): (&Arc<TensorType>, usize),
+        op: &'static str,
+        site: Site,
+    ) -> Result<u32, Error> {
+        self.buffer(bytes, Some(ty), op, site)
     }
 
+    /// A buffer for scratch, the last that the current op asks for.
+    pub fn scratch(&mut self, bytes: usize, op: &'static str, site: Site) -> Result<u32, Error> {
+        if let Some(kept) = self.kept_scratch {
+            if self.buffers[kept as usize].bytes >= bytes {
+                return Ok(kept);
+            }
+            self.release_kept_scratch();
+        }
+        if bytes > SMALL {
+            return self.buffer(bytes, None, op, site);
+        }
+        // All of its slot, so that more ops find it large enough.
+        let number = self.buffer(self.pool.rounded(bytes), None, op, site)?;
+        self.kept_scratch = Some(number);
+        Ok(number)
+    }
+
+    /// Frees scratch, or keeps it for later.
+    pub fn release_scratch(&mut self, number: u32) {
+        if self.kept_scratch != Some(number) {
+            self.release(number);
+        }
+    }
+
+    /// Frees scratch that is kept; false if there is none.
+    fn release_kept_scratch(&mut self) -> bool {
+        let kept = self.kept_scratch.take();
+        kept.into_iter().for_each(|number| self.release(number));
+        kept.is_some()
+    }
+
+    /// Bytes of scratch that is kept.
+    pub fn kept(&self) -> usize {
+        self.kept_scratch.map_or(0, |number| self.buffers[number as usize].bytes)
+    }
+
+    /// Unmaps everything that no value is in.
+    pub fn trim(&mut self) {
+        self.release_kept_scratch();
+        self.pool.trim();
+    }
+
+    #[inline(always)]
     fn buffer(
         &mut self,
         bytes: usize,
@@ -100,18 +169,20 @@ impl Memory {
         site: Site,
     ) -> Result<u32, Error> {
         let now = self.ops;
-        let new = Buffer { home: Home::Vacant, bytes, ty: ty.cloned(), born: now, used: now, site };
         let number = match self.vacant.pop() {
             Some(number) => {
-                self.buffers[number as usize] = new;
+                let buffer = &mut self.buffers[number as usize];
+                buffer.set_type(ty);
+                (buffer.bytes, buffer.born, buffer.used, buffer.site) = (bytes, now, now, site);
                 number
             }
             None => {
-                self.buffers.push(new);
+                let ty = ty.cloned();
+                self.buffers.push(Buffer { home: Home::Vacant, bytes, ty, born: now, used: now, site });
                 self.buffers.len() as u32 - 1
             }
         };
-        match self.place(number, op) {
+        match self.place(number, bytes, op) {
             Ok(place) => {
                 self.buffers[number as usize].home = Home::Memory(place);
                 self.held += bytes;
@@ -125,19 +196,39 @@ impl Memory {
     }
 
     /// Memory for a buffer that has none. Others are offloaded where it does not fit, and where that is allowed.
-    fn place(&mut self, number: u32, op: &'static str) -> Result<Place, Error> {
-        let bytes = self.buffers[number as usize].bytes;
+    #[inline(always)]
+    fn place(&mut self, number: u32, bytes: usize, op: &'static str) -> Result<Place, Error> {
+        let found = self.pool.allocate(bytes, number);
+        self.peak = self.peak.max(self.pool.mapped());
+        match found {
+            Ok(place) => Ok(place),
+            Err(short) => self.place_otherwise(short, number, bytes, op),
+        }
+    }
+
+    #[cold]
+    fn place_otherwise(
+        &mut self,
+        mut short: Short,
+        number: u32,
+        bytes: usize,
+        op: &'static str,
+    ) -> Result<Place, Error> {
         loop {
-            let found = self.pool.allocate(bytes, number);
-            self.peak = self.peak.max(self.pool.mapped());
-            match found {
-                Ok(place) => return Ok(place),
-                Err(_) if self.pool.rounded(bytes) <= self.pool.line() && self.offload_one()? => {}
-                Err(Short(device)) => {
+            match short {
+                _ if self.release_kept_scratch() => {}
+                _ if self.pool.rounded(bytes) <= self.pool.line() && self.offload_one()? => {}
+                Short(device) => {
                     let ty = &self.buffers[number as usize].ty;
                     let what = ty.as_ref().map_or("its workspace".into(), ToString::to_string);
                     return Err(self.out_of_memory(bytes, what, op, device));
                 }
+            }
+            let found = self.pool.allocate(bytes, number);
+            self.peak = self.peak.max(self.pool.mapped());
+            match found {
+                Ok(place) => return Ok(place),
+                Err(again) => short = again,
             }
         }
     }
@@ -149,7 +240,7 @@ impl Memory {
             taken.checked_add(bytes).is_some_and(|all| all <= pool.line())
         };
         while !fits(&self.pool) {
-            if !self.offload_one()? {
+            if !self.release_kept_scratch() && !self.offload_one()? {
                 return Err(self.out_of_memory(bytes, "its results".into(), op, None));
             }
         }
@@ -164,7 +255,9 @@ impl Memory {
     /// Moves the value that was not used for longest to the file; false if there is none, or no file, or no room in it.
     fn offload_one(&mut self) -> Result<bool, Error> {
         let Some(spill) = &mut self.spill else { return Ok(false) };
-        let waiting = |b: &Buffer| matches!(b.home, Home::Memory(_)) && b.used < self.ops && b.bytes > 0;
+        let waiting = |b: &Buffer| {
+            matches!(b.home, Home::Memory(_)) && b.used < self.ops && b.bytes > 0 && b.ty.is_some()
+        };
         let found = (0..self.buffers.len()).filter(|&i| waiting(&self.buffers[i]));
         let Some(oldest) = found.min_by_key(|&i| self.buffers[i].used) else { return Ok(false) };
         let Buffer { home: Home::Memory(place), bytes, .. } = self.buffers[oldest] else { return Ok(false) };
@@ -186,22 +279,34 @@ impl Memory {
         Ok(true)
     }
 
+    #[inline(always)]
     fn release_place(&mut self, place: Place) {
         self.pool.release(place, &mut self.moved);
+        if !self.moved.is_empty() {
+            self.note_moved();
+        }
+    }
+
+    #[cold]
+    fn note_moved(&mut self) {
         for (number, place) in self.moved.drain(..) {
             self.buffers[number as usize].home = Home::Memory(place);
         }
     }
 
-    /// Counts a value as used by the current op: it stays in memory until the next.
-    pub fn touch(&mut self, number: u32) {
-        self.buffers[number as usize].used = self.ops;
+    /// Counts a value as used by the current op: it stays in memory until the next. Returns whether it is there.
+    #[inline]
+    pub fn touch(&mut self, number: u32) -> bool {
+        let buffer = &mut self.buffers[number as usize];
+        buffer.used = self.ops;
+        !matches!(buffer.home, Home::File(_))
     }
 
     /// Brings a value back from the file, if it is there.
     pub fn fetch(&mut self, number: u32, op: &'static str) -> Result<(), Error> {
         let Home::File(offset) = self.buffers[number as usize].home else { return Ok(()) };
-        let (place, bytes) = (self.place(number, op)?, self.buffers[number as usize].bytes);
+        let bytes = self.buffers[number as usize].bytes;
+        let place = self.place(number, bytes, op)?;
         if let Some(spill) = &mut self.spill {
             let loaded = match self.pool.host_bytes_mut(place, bytes) {
                 Some(own) => spill.read(offset, own).map_err(Error::from),
@@ -222,6 +327,7 @@ impl Memory {
     }
 
     /// The address of a buffer that is in memory, until the next buffer is allocated or freed.
+    #[inline]
     pub fn address(&self, number: u32) -> *mut u8 {
         match self.buffers[number as usize].home {
             Home::Memory(place) => place.start,
@@ -240,7 +346,9 @@ impl Memory {
     /// Brings values that are to be read back from the file, if they are there.
     pub fn bring(&mut self, numbers: &[u32], op: &'static str) -> Result<(), Error> {
         self.ops += 1;
-        numbers.iter().for_each(|&number| self.touch(number));
+        for &number in numbers {
+            self.touch(number);
+        }
         numbers.iter().try_for_each(|&number| self.fetch(number, op))
     }
 
@@ -320,7 +428,8 @@ impl Memory {
     /// A buffer that is written over becomes another value.
     pub fn renew(&mut self, number: u32, ty: &Arc<TensorType>, site: Site) {
         let buffer = &mut self.buffers[number as usize];
-        (buffer.ty, buffer.born, buffer.used, buffer.site) = (Some(ty.clone()), self.ops, self.ops, site);
+        buffer.set_type(Some(ty));
+        (buffer.born, buffer.used, buffer.site) = (self.ops, self.ops, site);
     }
 
     /// Frees a buffer.

@@ -405,7 +405,7 @@ impl Network {
         let pass = self.pass(kind, &given)?;
         let mut operands = Vec::new();
         for &source in &pass.sources {
-            operands.push(Operand::Tensor(match source {
+            operands.push(Operand::from(match source {
                 Source::Given(i) => given[i].clone(),
                 Source::Key => self.key(&given)?,
                 Source::Examples => {
@@ -417,7 +417,7 @@ impl Network {
             }));
         }
         drop(given);
-        operands.extend(pass.reads.iter().map(|&i| Operand::Tensor(self.states[i].tensor.unmarked())));
+        operands.extend(pass.reads.iter().map(|&i| Operand::from(self.states[i].tensor.unmarked())));
         let found = call_program(&pass.program, &mut operands, site)?;
         Ok((found, pass))
     }

@@ -4,7 +4,6 @@ use crate::call::{Operand, Outputs, Text, Words, call, call_op, call_source};
 use crate::context::Eager;
 use crate::error::{Error, Result};
 use crate::memory::Site;
-use crate::tensor::sealed::Sealed;
 use crate::tensor::{IntoOperand, Tensor, Value};
 use plimsoll_graph::op::{Distribution, Elementwise, Geometry, Index, Loss, Random, ResizeMode, Windows};
 use plimsoll_graph::{Builder, GraphError, Op, ValueId};
@@ -15,29 +14,38 @@ use std::panic::Location;
 /// Runs a method of the builder with one result.
 fn method<const N: usize>(
     name: &'static str,
-    operands: [Result<Operand>; N],
+    mut operands: Result<[Operand<'_>; N]>,
     words: impl Fn(&mut Vec<u64>),
-    build: impl FnOnce(&mut Builder, [ValueId; N]) -> Result<ValueId, GraphError>,
+    build: impl Fn(&mut Builder, [ValueId; N]) -> Result<ValueId, GraphError>,
     site: Site,
 ) -> Value {
-    let run = || {
-        let mut error = None;
-        let mut operands = operands.map(|operand| {
-            operand.unwrap_or_else(|found| {
-                error.get_or_insert(found);
-                Operand::Number(0.0)
-            })
-        });
-        if let Some(error) = error {
-            return Err(error);
-        }
-        let build = |b: &mut Builder, values: &[ValueId]| match values.try_into() {
-            Ok(values) => build(b, values).map(|value| vec![value]),
-            Err(_) => Ok(Vec::new()),
-        };
-        call(name, &mut operands, words, build, site).and_then(Outputs::one)
+    let build = |b: &mut Builder, values: &[ValueId]| match values.try_into() {
+        Ok(values) => build(b, values).map(|value| vec![value]),
+        Err(_) => Ok(Vec::new()),
     };
-    Value(run())
+    Value(match operands {
+        Ok(ref mut operands) => call(name, operands, &words, &build, site).and_then(Outputs::one),
+        Err(error) => Err(error),
+    })
+}
+
+#[inline]
+fn one<'a>(x: impl IntoOperand + 'a) -> Result<[Operand<'a>; 1]> {
+    Ok([x.operand()?])
+}
+
+#[inline]
+fn two<'a>(x: impl IntoOperand + 'a, y: impl IntoOperand + 'a) -> Result<[Operand<'a>; 2]> {
+    Ok([x.operand()?, y.operand()?])
+}
+
+#[inline]
+fn three<'a>(
+    x: impl IntoOperand + 'a,
+    y: impl IntoOperand + 'a,
+    z: impl IntoOperand + 'a,
+) -> Result<[Operand<'a>; 3]> {
+    Ok([x.operand()?, y.operand()?, z.operand()?])
 }
 
 /// Methods of one tensor.
@@ -47,7 +55,7 @@ macro_rules! methods {
             $($(#[$doc])*
             #[track_caller]
             pub fn $name(&self $(, $argument: $type)*) -> Value {
-                Value::from(self).$name($($argument),*)
+                of::$name(self $(, $argument)*, Location::caller())
             })*
         }
 
@@ -56,9 +64,18 @@ macro_rules! methods {
             $($(#[$doc])*
             #[track_caller]
             pub fn $name(self $(, $argument: $type)*) -> Self {
+                of::$name(self $(, $argument)*, Location::caller())
+            })*
+        }
+
+        /// The same of both.
+        mod of {
+            use super::*;
+
+            $(pub(super) fn $name(x: impl IntoOperand $(, $argument: $type)*, site: Site) -> Value {
                 let words = |_key: &mut Vec<u64>| { $($argument.push(_key);)* };
                 let build = |b: &mut Builder, [x]: [ValueId; 1]| b.$name(x $(, $argument)*);
-                method(stringify!($name), [self.operand()], words, build, Location::caller())
+                method(stringify!($name), one(x), words, build, site)
             })*
         }
     };
@@ -156,7 +173,7 @@ macro_rules! pairs {
             $($(#[$doc])*
             #[track_caller]
             pub fn $name(&self, other: impl IntoOperand) -> Value {
-                Value::from(self).$name(other)
+                pair(stringify!($name), self, other, Builder::$name, Location::caller())
             })*
         }
 
@@ -174,10 +191,10 @@ fn pair(
     name: &'static str,
     left: impl IntoOperand,
     right: impl IntoOperand,
-    build: impl FnOnce(&mut Builder, ValueId, ValueId) -> Result<ValueId, GraphError>,
+    build: impl Fn(&mut Builder, ValueId, ValueId) -> Result<ValueId, GraphError>,
     site: Site,
 ) -> Value {
-    method(name, [left.operand(), right.operand()], |_| {}, |b, [x, y]| build(b, x, y), site)
+    method(name, two(left, right), |_| {}, |b, [x, y]| build(b, x, y), site)
 }
 
 pairs! {
@@ -233,14 +250,14 @@ more! {
     fn reshape(self, shape: impl Into<Shape>) {
         let shape = shape.into();
         let words = |key: &mut Vec<u64>| shape.push(key);
-        method("reshape", [self.operand()], words, |b, [x]| b.reshape(x, shape.clone()), Location::caller())
+        method("reshape", one(self), words, |b, [x]| b.reshape(x, shape.clone()), Location::caller())
     }
 
     /// Repeats along axes of extent one and new leading axes.
     fn broadcast_to(self, shape: impl Into<Shape>) {
         let shape = shape.into();
         let words = |key: &mut Vec<u64>| shape.push(key);
-        method("broadcast_to", [self.operand()], words, |b, [x]| b.broadcast_to(x, shape.clone()), Location::caller())
+        method("broadcast_to", one(self), words, |b, [x]| b.broadcast_to(x, shape.clone()), Location::caller())
     }
 
     /// A range of an axis, like `x.slice(0, 2..)`.
@@ -257,7 +274,7 @@ more! {
             Bound::Unbounded => extent,
         };
         let words = |key: &mut Vec<u64>| key.extend([axis as u64, start as u64, end as u64]);
-        method("slice", [self.operand()], words, |b, [x]| b.slice(x, axis, start..end), Location::caller())
+        method("slice", one(self), words, |b, [x]| b.slice(x, axis, start..end), Location::caller())
     }
 
     /// The tensor inside a larger one that is filled with a value: so many elements before and behind along every axis.
@@ -266,19 +283,19 @@ more! {
             around.as_flattened().push(key);
             value.push(key);
         };
-        method("pad", [self.operand()], words, |b, [x]| b.pad(x, around, value), Location::caller())
+        method("pad", one(self), words, |b, [x]| b.pad(x, around, value), Location::caller())
     }
 
     /// A product and sum over named axes, like `bij,bjk->bik`.
     fn einsum(self, spec: &str, other: impl IntoOperand) {
         let words = |key: &mut Vec<u64>| spec.push(key);
-        let operands = [self.operand(), other.operand()];
+        let operands = two(self, other);
         method("einsum", operands, words, |b, [x, y]| b.einsum(spec, x, y), Location::caller())
     }
 
     /// `self` where the condition (bool) is true, else `other`.
     fn where_true(self, condition: impl IntoOperand, other: impl IntoOperand) {
-        let operands = [self.operand(), condition.operand(), other.operand()];
+        let operands = three(self, condition, other);
         method("where_true", operands, |_| {}, |b, [x, c, y]| b.select(c, x, y), Location::caller())
     }
 
@@ -286,33 +303,33 @@ more! {
     /// `[height, width, channels in / groups, channels out]`.
     fn conv2d(self, kernel: impl IntoOperand, geometry: Geometry, groups: usize) {
         let words = |key: &mut Vec<u64>| Text(&(geometry, groups)).push(key);
-        let operands = [self.operand(), kernel.operand()];
+        let operands = two(self, kernel);
         method("conv2d", operands, words, |b, [x, k]| b.conv2d(x, k, geometry, groups), Location::caller())
     }
 
     /// The largest element of each window of images.
     fn max_pool(self, windows: Windows) {
         let words = |key: &mut Vec<u64>| Text(&windows).push(key);
-        method("max_pool", [self.operand()], words, |b, [x]| b.max_pool(x, windows), Location::caller())
+        method("max_pool", one(self), words, |b, [x]| b.max_pool(x, windows), Location::caller())
     }
 
     /// The mean of each window of images; with `count_padding`, padding counts as zeros.
     fn average_pool(self, windows: Windows, count_padding: bool) {
         let words = |key: &mut Vec<u64>| Text(&(windows, count_padding)).push(key);
         let build = |b: &mut Builder, [x]: [ValueId; 1]| b.average_pool(x, windows, count_padding);
-        method("average_pool", [self.operand()], words, build, Location::caller())
+        method("average_pool", one(self), words, build, Location::caller())
     }
 
     /// Images with another height and width.
     fn resize(self, mode: ResizeMode, output: [usize; 2]) {
         let words = |key: &mut Vec<u64>| Text(&(mode, output)).push(key);
-        method("resize", [self.operand()], words, |b, [x]| b.resize(x, mode, output), Location::caller())
+        method("resize", one(self), words, |b, [x]| b.resize(x, mode, output), Location::caller())
     }
 
     /// Scaled dot-product attention of queries `[examples, queries, heads, width]` to keys and values
     /// `[examples, keys, key heads, width]`.
     fn attention(self, keys: impl IntoOperand, values: impl IntoOperand, causal: bool) {
-        let operands = [self.operand(), keys.operand(), values.operand()];
+        let operands = three(self, keys, values);
         let build = |b: &mut Builder, qkv: [ValueId; 3]| b.attention(qkv, None, causal);
         method("attention", operands, |key| causal.push(key), build, Location::caller())
     }
@@ -320,7 +337,7 @@ more! {
     /// `Σ weight · cross entropy` of rows of scores `[rows, classes]`, with an i32 class and a weight for each row. The
     /// weights of a mean are `1 / rows`.
     fn cross_entropy(self, labels: impl IntoOperand, weights: impl IntoOperand) {
-        let operands = [self.operand(), labels.operand(), weights.operand()];
+        let operands = three(self, labels, weights);
         let build = |b: &mut Builder, inputs: [ValueId; 3]| b.one(Op::Loss(Loss::CrossEntropy), &inputs);
         method("cross_entropy", operands, |_| {}, build, Location::caller())
     }
@@ -332,7 +349,7 @@ impl Tensor {
     pub fn top_k(&self, k: usize, axis: usize) -> Result<(Self, Self)> {
         let words = |key: &mut Vec<u64>| key.extend([k as u64, axis as u64]);
         let build = |b: &mut Builder, x: &[ValueId]| b.top_k(x[0], k, axis).map(|(y, i)| vec![y, i]);
-        let found = call("top_k", &mut [Operand::Tensor(self.clone())], words, build, Location::caller())?;
+        let found = call("top_k", &mut [Operand::from(self)], &words, &build, Location::caller())?;
         match <[Self; 2]>::try_from(found.into_vec()) {
             Ok([values, indices]) => Ok((values, indices)),
             Err(_) => Err(Error::Argument("top_k has two results".into())),
@@ -347,8 +364,8 @@ impl Tensor {
             extents.push(key);
         };
         let build = |b: &mut Builder, x: &[ValueId]| b.split(x[0], axis, extents);
-        let operands = &mut [Operand::Tensor(self.clone())];
-        call("split", operands, words, build, Location::caller()).map(Outputs::into_vec)
+        let operands = &mut [Operand::from(self)];
+        call("split", operands, &words, &build, Location::caller()).map(Outputs::into_vec)
     }
 
     /// Random numbers from this tensor as the key, i64 `[seed, step]`: for each of `shape[0]` examples, a function of
@@ -365,7 +382,7 @@ impl Tensor {
             b.one(op.clone(), &[key, numbers])
         };
         let words = |key: &mut Vec<u64>| Text(&(&op, examples)).push(key);
-        method("draw", [Ok(Operand::Tensor(self.clone()))], words, build, Location::caller())
+        method("draw", one(self), words, build, Location::caller())
     }
 }
 
@@ -388,9 +405,9 @@ fn many(
     build: impl Fn(&mut Builder, &[ValueId]) -> Result<ValueId, GraphError>,
     site: Site,
 ) -> Value {
-    let mut operands: Vec<Operand> = tensors.iter().map(|&tensor| Operand::Tensor(tensor.clone())).collect();
+    let mut operands: Vec<Operand<'_>> = tensors.iter().map(|&tensor| Operand::from(tensor)).collect();
     let build = |b: &mut Builder, values: &[ValueId]| build(b, values).map(|value| vec![value]);
-    Value(call(name, &mut operands, |key| axis.push(key), build, site).and_then(Outputs::one))
+    Value(call(name, &mut operands, &|key| axis.push(key), &build, site).and_then(Outputs::one))
 }
 
 /// Any op of graphs, with all of its results.
@@ -466,7 +483,7 @@ macro_rules! prefix {
             #[track_caller]
             fn $method(self) -> Value {
                 let build = |b: &mut Builder, [x]: [ValueId; 1]| b.$method(x);
-                method(stringify!($method), [self.operand()], |_| {}, build, Location::caller())
+                method(stringify!($method), one(self), |_| {}, build, Location::caller())
             }
         })*
     };

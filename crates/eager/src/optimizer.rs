@@ -172,15 +172,15 @@ impl Optimizer {
         let settings = settings.collect::<Result<Vec<Tensor>>>()?;
         let Some(update) = &mut self.update else { return Ok(()) };
         // Moved in, so that nobody else holds them; the gradient is a stand-in meanwhile.
-        let mut operands: Vec<Operand> = Vec::new();
+        let mut operands: Vec<Operand<'_>> = Vec::new();
         for (variable, gradient) in variables.iter_mut().zip(gradients) {
-            operands.push(Operand::Tensor(std::mem::replace(*variable, gradient.clone())));
+            operands.push(Operand::from(std::mem::replace(*variable, gradient.clone())));
         }
         for moment in &mut update.moments {
-            operands.push(Operand::Tensor(std::mem::replace(&mut moment.tensor, gradients[0].clone())));
+            operands.push(Operand::from(std::mem::replace(&mut moment.tensor, gradients[0].clone())));
         }
-        operands.extend(gradients.iter().chain(&settings).map(|tensor| Operand::Tensor(tensor.clone())));
-        let ran = run_own(context, &update.program, &mut operands, site);
+        operands.extend(gradients.iter().chain(&settings).map(Operand::from));
+        let ran = run_own(context, &update.program, &operands, site);
         // After an error the tensors are those from before. Their values are, too, where memory was short: the program asks for
         // all that it needs before its first step.
         let failed = ran.is_err();
@@ -228,7 +228,7 @@ impl Optimizer {
         let tensors = (variables.iter().map(|variable| &**variable))
             .chain(update.moments.iter().map(|moment| &moment.tensor))
             .chain(gradients.iter().chain(&settings));
-        let operands: Vec<Operand> = tensors.map(|tensor| Operand::Tensor(tensor.clone())).collect();
+        let operands: Vec<Operand<'_>> = tensors.map(Operand::from).collect();
         let mut new = trace.record(&update.program, &operands, (1, 1))?.into_vec().into_iter();
         for (variable, tensor) in variables.iter_mut().zip(&mut new) {
             **variable = tensor.unmarked();
@@ -321,9 +321,9 @@ impl Optimizer {
     }
 }
 
-fn kept(operand: Operand) -> Option<Tensor> {
+fn kept(operand: Operand<'_>) -> Option<Tensor> {
     match operand {
-        Operand::Tensor(tensor) => Some(tensor),
+        Operand::Tensor(tensor) => Some(tensor.into_owned()),
         Operand::Number(_) => None,
     }
 }

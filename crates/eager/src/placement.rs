@@ -16,6 +16,7 @@ pub fn log_placement(on: bool) {
 }
 
 /// An op that ran.
+#[inline]
 pub(crate) fn log_op(program: &Program, context: &Context) {
     if LOGS.load(Relaxed) {
         let types: Vec<String> = program.outputs.iter().map(|output| output.ty.to_string()).collect();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Alignment of every buffer.
 pub(crate) const ALIGNMENT: usize = 512;
 /// The largest buffer that is a slot of a slab.
-const SMALL: usize = 64 << 10;
+pub(crate) const SMALL: usize = 64 << 10;
 /// The most bytes of a slab: it has as many slots as fit.
 const SLAB: usize = 256 << 10;
 /// Sizes of slots.
@@ -27,13 +27,16 @@ pub const MOST_CACHED_BYTES: usize = 256 << 20;
 const FREE: u32 = u32::MAX;
 
 /// The bytes that a buffer takes.
+#[inline]
 pub(crate) fn rounded(bytes: usize) -> usize {
     let power = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
     let granule = (power / 8).clamp(ALIGNMENT, 2 << 20);
-    bytes.max(1).checked_next_multiple_of(granule).unwrap_or(usize::MAX)
+    // A power of two, so that nothing is divided.
+    bytes.max(1).checked_add(granule - 1).map_or(usize::MAX, |sum| sum & !(granule - 1))
 }
 
 /// The class of a size that is small and rounded.
+#[inline]
 fn class_of(size: usize) -> usize {
     if size <= 4096 {
         return size / ALIGNMENT - 1;
@@ -93,6 +96,8 @@ struct Slab {
 #[derive(Default)]
 struct Class {
     size: usize,
+    /// How many are in a slab.
+    slots: usize,
     slabs: Vec<Option<Slab>>,
     /// The free slots of all slabs: slab and slot.
     free: Vec<(u32, u32)>,
@@ -153,6 +158,7 @@ impl Pool {
     }
 
     /// The bytes that a buffer takes here: whole pages of the device, if it is large.
+    #[inline]
     pub fn rounded(&self, bytes: usize) -> usize {
         let size = rounded(bytes);
         if size > SMALL && size > self.page / 2 {
@@ -209,30 +215,43 @@ impl Pool {
     }
 
     /// A buffer of so many bytes.
+    #[inline(always)]
     pub fn allocate(&mut self, bytes: usize, owner: u32) -> Result<Place, Short> {
         if bytes == 0 {
             return Ok(Place::NOWHERE);
         }
         let size = self.rounded(bytes);
         if size > SMALL {
-            let segment = self.map(size)?;
-            let start = segment.start;
-            let number = self.vacant.pop().unwrap_or_else(|| {
-                self.segments.push(None);
-                self.segments.len() as u32 - 1
-            });
-            self.segments[number as usize] = Some(segment);
-            return Ok(Place { start, home: Home::Segment(number) });
+            return self.segment(size);
         }
         let class = class_of(size);
         if self.classes[class].free.is_empty() {
-            let slab = self.map(SLAB / size * size)?;
-            self.classes[class].add(size, slab);
+            self.add_slab(class, size)?;
         }
         Ok(self.classes[class].take(class as u8, owner))
     }
 
+    /// A segment of its own for a buffer.
+    fn segment(&mut self, size: usize) -> Result<Place, Short> {
+        let segment = self.map(size)?;
+        let start = segment.start;
+        let number = self.vacant.pop().unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() as u32 - 1
+        });
+        self.segments[number as usize] = Some(segment);
+        Ok(Place { start, home: Home::Segment(number) })
+    }
+
+    #[cold]
+    fn add_slab(&mut self, class: usize, size: usize) -> Result<(), Short> {
+        let slab = self.map(SLAB / size * size)?;
+        self.classes[class].add(size, slab);
+        Ok(())
+    }
+
     /// Frees a buffer. Others may be moved for it.
+    #[inline(always)]
     pub fn release(&mut self, place: Place, moved: &mut Vec<Moved>) {
         match place.home {
             Home::Nowhere => {}
@@ -320,24 +339,21 @@ impl Pool {
 }
 
 impl Class {
-    fn slots(&self) -> usize {
-        SLAB / self.size
-    }
-
     fn add(&mut self, size: usize, mapping: Mapping) {
-        self.size = size;
+        (self.size, self.slots) = (size, SLAB / size);
         let number = self.slabs.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slabs.push(None);
             self.slabs.len() - 1
         });
-        self.slabs[number] = Some(Slab { mapping, owners: vec![FREE; self.slots()], used: 0 });
-        self.free.extend((0..self.slots() as u32).rev().map(|slot| (number as u32, slot)));
+        self.slabs[number] = Some(Slab { mapping, owners: vec![FREE; self.slots], used: 0 });
+        self.free.extend((0..self.slots as u32).rev().map(|slot| (number as u32, slot)));
     }
 
     /// Takes a free slot.
     ///
     /// # Panics
     /// If there is none.
+    #[inline(always)]
     fn take(&mut self, class: u8, owner: u32) -> Place {
         let (slab, slot) = self.free.pop().expect("a free slot");
         let home = self.slabs[slab as usize].as_mut().expect("a free slot's slab");
@@ -350,19 +366,27 @@ impl Class {
 
     /// Frees a slot. Where the free ones would fill two slabs, the emptiest slab is cleared, with `copy` from an address to a
     /// place, and returned.
+    #[inline(always)]
     fn release(
         &mut self,
         (class, slab, slot): (u8, u32, u32),
-        mut copy: impl FnMut(*const u8, Place, usize),
+        copy: impl FnMut(*const u8, Place, usize),
         moved: &mut Vec<Moved>,
     ) -> Option<Mapping> {
         let home = self.slabs[slab as usize].as_mut()?;
         home.owners[slot as usize] = FREE;
         home.used -= 1;
         self.free.push((slab, slot));
-        if self.free.len() < 2 * self.slots() {
-            return None;
-        }
+        if self.free.len() < 2 * self.slots { None } else { self.clear_emptiest(class, copy, moved) }
+    }
+
+    #[cold]
+    fn clear_emptiest(
+        &mut self,
+        class: u8,
+        mut copy: impl FnMut(*const u8, Place, usize),
+        moved: &mut Vec<Moved>,
+    ) -> Option<Mapping> {
         let used = |slab: &Option<Slab>| slab.as_ref().map_or(usize::MAX, |slab| slab.used);
         let emptiest = (0..self.slabs.len()).min_by_key(|&number| used(&self.slabs[number]))?;
         let cleared = self.slabs[emptiest].take()?;

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Site};
+use crate::pool::Place;
 use plimsoll_graph::op::InPlace;
 use plimsoll_graph::{BatchMark, Builder, Graph, GraphError, Node, ValueId};
 use plimsoll_plan::{KernelQuery, Unsupported};
@@ -49,12 +50,13 @@ struct Step {
     workspace: usize,
     reads: Vec<usize>,
     writes: Vec<Write>,
-    /// Slots that nothing reads any more.
+    /// Slots, but for inputs, that nothing reads any more.
     dead: Vec<usize>,
 }
 
 struct Write {
     slot: usize,
+    bytes: usize,
     /// The slots that it may be written over, because they die here: the first that may be, and that no other output takes.
     over: Vec<usize>,
 }
@@ -64,7 +66,7 @@ struct Write {
 pub(crate) struct Slot {
     pub buffer: u32,
     /// The input whose buffer it is.
-    pub input: Option<usize>,
+    pub input: Option<u32>,
     /// Whether that input may be written over.
     donated: bool,
 }
@@ -76,10 +78,29 @@ pub(crate) struct Frame {
     pub slots: Vec<Option<Slot>>,
     reads: Vec<*const u8>,
     writes: Vec<*mut u8>,
+    /// Whether an input is not in memory, and whether one may be written over.
+    away: bool,
+    donated: bool,
 }
 
 // SAFETY: the addresses are those of the last kernel that ran, and are not followed any more.
 unsafe impl Send for Frame {}
+
+impl Frame {
+    /// Begins a run.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        (self.away, self.donated) = (false, false);
+    }
+
+    /// Adds an input, which stays in memory while the current op runs.
+    pub fn push_input(&mut self, memory: &mut Memory, buffer: u32, donated: bool) {
+        self.away |= !memory.touch(buffer);
+        self.donated |= donated;
+        let input = Some(self.slots.len() as u32);
+        self.slots.push(Some(Slot { buffer, input, donated }));
+    }
+}
 
 impl Program {
     /// Prepares what `build` adds to inputs of these types.
@@ -88,7 +109,7 @@ impl Program {
         name: &'static str,
         inputs: &[(Arc<TensorType>, BatchMark)],
         (examples, block): (usize, usize),
-        build: impl FnOnce(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
+        build: impl Fn(&mut Builder, &[ValueId]) -> Result<Vec<ValueId>, GraphError>,
     ) -> Result<Self> {
         let mut b = Builder::new(examples, block);
         let input = |(i, (ty, mark)): (usize, &(Arc<TensorType>, BatchMark))| {
@@ -112,39 +133,31 @@ impl Program {
         Ok(lowered.finish(name, graph, batches))
     }
 
-    /// Runs it on buffers, with whether each may be written over. The frame's slots are the results afterwards.
-    pub fn run(
-        &self,
-        memory: &mut Memory,
-        frame: &mut Frame,
-        inputs: impl Iterator<Item = (u32, bool)>,
-        site: Site,
-    ) -> Result<()> {
-        frame.slots.clear();
-        let slot = |(i, (buffer, donated))| Some(Slot { buffer, input: Some(i), donated });
-        frame.slots.extend(inputs.enumerate().map(slot));
+    /// Runs it on the frame's slots, which are the inputs. Behind them are the results afterwards.
+    pub fn run(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
         frame.slots.resize(self.slots.len(), None);
-        let ran = self.run_steps(memory, frame, site);
-        if ran.is_err() {
+        if let Err(error) = self.run_steps(memory, frame, site) {
             let own = frame.slots.iter().flatten().filter(|slot| slot.input.is_none());
             own.for_each(|slot| memory.release(slot.buffer));
+            return Err(error);
         }
-        ran
+        Ok(())
     }
 
     fn run_steps(&self, memory: &mut Memory, frame: &mut Frame, site: Site) -> Result<()> {
-        for slot in frame.slots[..self.inputs].iter().flatten() {
-            memory.touch(slot.buffer);
-        }
-        for slot in frame.slots[..self.inputs].iter().flatten() {
-            memory.fetch(slot.buffer, self.name)?;
+        if frame.away {
+            for slot in frame.slots[..self.inputs].iter().flatten() {
+                memory.fetch(slot.buffer, self.name)?;
+            }
         }
         // Where inputs are written over, there must be memory for all steps before the first begins.
-        let donated = |slot: &Slot| slot.donated;
-        if self.steps.len() > 1 && frame.slots[..self.inputs].iter().flatten().any(donated) {
+        if self.steps.len() > 1 && frame.donated {
             memory.make_room(self.own_bytes, self.name)?;
         }
-        self.steps.iter().try_for_each(|step| step.run(self, memory, frame, site))
+        for step in &self.steps {
+            step.run(self, memory, frame, site)?;
+        }
+        Ok(())
     }
 
     /// Whether its outputs are all outputs of its one node.
@@ -194,7 +207,9 @@ impl Step {
                 let before = self.writes[..i].iter().filter_map(|other| frame.slots[other.slot]);
                 before.into_iter().any(|other| other.buffer == buffer)
             };
-            let over = write.over.iter().filter_map(|&slot| frame.slots[slot]);
+            // With one step, only inputs may be.
+            let over: &[usize] = if frame.donated || program.steps.len() > 1 { &write.over } else { &[] };
+            let over = over.iter().filter_map(|&slot| frame.slots[slot]);
             let over =
                 over.into_iter().find(|slot| (slot.input.is_none() || slot.donated) && !taken(slot.buffer));
             let ty = &program.slots[write.slot];
@@ -203,7 +218,10 @@ impl Step {
                     memory.renew(slot.buffer, ty, site);
                     slot
                 }
-                None => Slot { buffer: memory.allocate(ty, self.op, site)?, input: None, donated: false },
+                None => {
+                    let buffer = memory.allocate_bytes((ty, write.bytes), self.op, site)?;
+                    Slot { buffer, input: None, donated: false }
+                }
             });
         }
         let scratch = match self.workspace {
@@ -211,14 +229,16 @@ impl Step {
             bytes => Some(memory.scratch(bytes, self.op, site)?),
         };
         // Only now are addresses final: allocating may offload and move buffers.
-        let address = |slot: usize| frame.slots[slot].map(|slot| memory.address(slot.buffer));
-        frame.reads.clear();
-        frame.reads.extend(self.reads.iter().filter_map(|&slot| address(slot)).map(<*mut u8>::cast_const));
-        frame.writes.clear();
-        frame.writes.extend(self.writes.iter().filter_map(|write| address(write.slot)));
+        let Frame { slots, reads, writes, .. } = frame;
+        let address =
+            |slot: usize| slots[slot].map_or(Place::NOWHERE.start, |slot| memory.address(slot.buffer));
+        reads.clear();
+        reads.extend(self.reads.iter().map(|&slot| address(slot).cast_const()));
+        writes.clear();
+        writes.extend(self.writes.iter().map(|write| address(write.slot)));
         let operands = Operands {
-            reads: &frame.reads,
-            writes: &frame.writes,
+            reads,
+            writes,
             workspace: scratch.map_or(std::ptr::null_mut(), |scratch| memory.address(scratch)),
             workspace_bytes: self.workspace,
         };
@@ -226,7 +246,7 @@ impl Step {
         // where the target allows it. The memory is locked, so nothing else uses the buffers or runs a kernel.
         let ran = unsafe { self.kernel.run(&operands) };
         if let Some(scratch) = scratch {
-            memory.release(scratch);
+            memory.release_scratch(scratch);
         }
         for &slot in &self.dead {
             if let Some(Slot { buffer, input: None, .. }) = frame.slots[slot].take() {
@@ -236,7 +256,10 @@ impl Step {
                 }
             }
         }
-        ran.map_err(|reason| Error::Kernel { op: self.op, reason })
+        match ran {
+            Ok(()) => Ok(()),
+            Err(reason) => Err(Error::Kernel { op: self.op, reason }),
+        }
     }
 }
 
@@ -280,8 +303,9 @@ impl<'g> Lowered<'g> {
         let mut writes = Vec::new();
         for value in &node.outputs {
             self.slot_of[value.index()] = self.slots.len();
-            writes.push(Write { slot: self.slots.len(), over: Vec::new() });
-            self.slots.push(Arc::new(self.graph.ty(*value).clone()));
+            let ty = self.graph.ty(*value);
+            writes.push(Write { slot: self.slots.len(), bytes: ty.bytes(), over: Vec::new() });
+            self.slots.push(Arc::new(ty.clone()));
         }
         let workspace = kernel.workspace_bytes();
         self.steps.push(Step { op: node.op.name(), kernel, workspace, reads, writes, dead: Vec::new() });
@@ -305,6 +329,7 @@ impl<'g> Lowered<'g> {
                 let dying = pairs.iter().filter(|(o, _)| *o == output).map(|(_, input)| step.reads[*input]);
                 write.over = dying.filter(|slot| step.dead.contains(slot)).collect();
             }
+            step.dead.retain(|&slot| slot >= self.inputs);
         }
         let own: usize = self.slots[self.inputs..].iter().map(|ty| crate::pool::rounded(ty.bytes())).sum();
         let over = self.steps.iter().flat_map(|step| &step.writes).filter(|write| !write.over.is_empty());

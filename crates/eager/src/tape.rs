@@ -67,19 +67,24 @@ thread_local! {
 }
 
 /// The records that an op on these operands belongs to. Operands that a tape watches count as from outside.
-pub(crate) fn recorders(operands: &mut [Operand]) -> Recorders {
-    if COUNT.get() == 0 {
-        return Recorders(Vec::new());
-    }
+#[inline]
+pub(crate) fn recorders(operands: &mut [Operand<'_>]) -> Recorders {
+    if COUNT.get() == 0 { Recorders(Vec::new()) } else { recorders_of(operands) }
+}
+
+fn recorders_of(operands: &mut [Operand<'_>]) -> Recorders {
     for operand in operands.iter_mut() {
-        if let Operand::Tensor(tensor) = operand {
-            from_outside(tensor);
+        if let Operand::Tensor(tensor) = operand
+            && is_watched(tensor)
+        {
+            let tensor = tensor.to_mut();
+            tensor.batch = fresh(tensor);
         }
     }
     let tapes = TAPES.with_borrow(|tapes| tapes.clone());
     let knows = |record: &Record| {
         let known =
-            |operand: &Operand| matches!(operand, Operand::Tensor(t) if record.known.contains_key(&t.id));
+            |operand: &Operand<'_>| matches!(operand, Operand::Tensor(t) if record.known.contains_key(&t.id));
         !record.paused && !record.used && operands.iter().any(known)
     };
     Recorders(tapes.into_iter().filter(|tape| knows(&tape.borrow())).collect())
@@ -87,10 +92,15 @@ pub(crate) fn recorders(operands: &mut [Operand]) -> Recorders {
 
 /// Gives an operand that a tape watches the mark of one from outside.
 pub(crate) fn from_outside(tensor: &mut Tensor) {
-    let watches = |tape: &Rc<RefCell<Record>>| tape.borrow().watched.contains(&tensor.id);
-    if COUNT.get() > 0 && TAPES.with_borrow(|tapes| tapes.iter().any(watches)) {
+    if COUNT.get() > 0 && is_watched(tensor) {
         tensor.batch = fresh(tensor);
     }
+}
+
+/// Whether a tape of this thread watches a tensor.
+fn is_watched(tensor: &Tensor) -> bool {
+    let watches = |tape: &Rc<RefCell<Record>>| tape.borrow().watched.contains(&tensor.id);
+    TAPES.with_borrow(|tapes| tapes.iter().any(watches))
 }
 
 /// The tapes of this thread that record.
@@ -120,7 +130,7 @@ pub(crate) fn is_recorded(tensor: &Tensor) -> bool {
 
 /// Lets the tapes that know a tensor know its copy on another device: to them it is the same value.
 pub(crate) fn follow(tensor: &Tensor, mut copy: Tensor) -> Tensor {
-    let mut operands = [Operand::Tensor(tensor.clone())];
+    let mut operands = [Operand::from(tensor)];
     for record in recorders(&mut operands).0 {
         let mut record = record.borrow_mut();
         if let Some(&value) = record.known.get(&tensor.id) {
@@ -143,7 +153,7 @@ impl Recorders {
     pub fn record(
         &self,
         program: &Program,
-        operands: &[Operand],
+        operands: &[Operand<'_>],
         values: &[(ValueId, Tensor)],
         outputs: &[Tensor],
         batch: (usize, usize),
@@ -218,7 +228,7 @@ impl Record {
     fn add(
         &mut self,
         program: &Program,
-        operands: &[Operand],
+        operands: &[Operand<'_>],
         values: &[(ValueId, Tensor)],
         outputs: &[Tensor],
         batch: (usize, usize),

@@ -9,6 +9,8 @@ use crate::trace::Trace;
 use crate::{placement, tape};
 use plimsoll_graph::{BatchMark, ValueId};
 use plimsoll_tensor::{DType, Element, Shape, TensorType};
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +54,7 @@ pub(crate) struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.context.lock().memory.release(self.buffer);
+        self.context.lock().values.memory.release(self.buffer);
     }
 }
 
@@ -66,16 +68,33 @@ pub fn tensor(elements: impl Into<plimsoll_tensor::Tensor>) -> Result<Tensor> {
     Eager::default_context()?.tensor(elements)
 }
 
+/// Ids that a thread takes from those of all threads at once.
+const IDS_AT_ONCE: u64 = 1 << 12;
+
 static IDS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The next id of this thread, and the end of those that it has taken.
+    static OWN_IDS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn new_id() -> u64 {
+    let (mut next, mut end) = OWN_IDS.get();
+    if next == end {
+        next = IDS.fetch_add(IDS_AT_ONCE, Ordering::Relaxed);
+        end = next + IDS_AT_ONCE;
+    }
+    OWN_IDS.set((next + 1, end));
+    next
+}
 
 impl Tensor {
     pub(crate) fn of(ty: Arc<TensorType>, batch: Batch, handle: Arc<Handle>) -> Self {
-        Self { ty, batch, id: IDS.fetch_add(1, Ordering::Relaxed), storage: Storage::Buffer(handle) }
+        Self { ty, batch, id: new_id(), storage: Storage::Buffer(handle) }
     }
 
     pub(crate) fn traced(ty: Arc<TensorType>, batch: Batch, trace: Arc<Trace>, value: ValueId) -> Self {
-        let id = IDS.fetch_add(1, Ordering::Relaxed);
-        Self { ty, batch, id, storage: Storage::Traced(trace, value) }
+        Self { ty, batch, id: new_id(), storage: Storage::Traced(trace, value) }
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -149,10 +168,11 @@ impl Tensor {
             into = context.lock();
             from = source.context.lock();
         }
-        into.memory.ops += 1;
-        let buffer = into.memory.allocate(&self.ty, "copy", site)?;
-        let brought = from.memory.bring(&[source.buffer], "copy");
-        let copied = brought.and_then(|()| from.memory.copy_to(source.buffer, &mut into.memory, buffer));
+        into.values.memory.ops += 1;
+        let buffer = into.values.memory.allocate(&self.ty, "copy", site)?;
+        let brought = from.values.memory.bring(&[source.buffer], "copy");
+        let copied =
+            brought.and_then(|()| from.values.memory.copy_to(source.buffer, &mut into.values.memory, buffer));
         drop((from, into));
         let handle = Arc::new(Handle { context: context.clone(), buffer });
         copied?;
@@ -208,8 +228,8 @@ impl Tensor {
         };
         let mut host = plimsoll_tensor::Tensor::zeros((*self.ty).clone());
         let mut state = handle.context.lock();
-        state.memory.bring(&[handle.buffer], "reading")?;
-        state.memory.read(handle.buffer, host.as_bytes_mut())?;
+        state.values.memory.bring(&[handle.buffer], "reading")?;
+        state.values.memory.read(handle.buffer, host.as_bytes_mut())?;
         Ok(host)
     }
 
@@ -285,20 +305,22 @@ pub trait IntoOperand: Sized + sealed::Sealed {
     /// A tensor; a number is an error.
     fn tensor(self) -> Result<Tensor> {
         match self.operand()? {
-            Operand::Tensor(tensor) => Ok(tensor),
+            Operand::Tensor(tensor) => Ok(tensor.into_owned()),
             Operand::Number(number) => Err(Error::Argument(format!("{number} is a number, not a tensor"))),
         }
     }
 }
 
 pub(crate) mod sealed {
-    use super::{Operand, Result, Tensor, Value};
+    use super::{Cow, Operand, Result, Tensor, Value};
 
     /// Only this crate's types, and numbers.
     pub trait Sealed {
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "nobody outside can name the trait")]
-        fn operand(self) -> Result<Operand>;
+        fn operand<'a>(self) -> Result<Operand<'a>>
+        where
+            Self: 'a;
     }
 
     macro_rules! operands {
@@ -306,7 +328,11 @@ pub(crate) mod sealed {
             $(
                 #[allow(private_interfaces, reason = "as above")]
                 impl Sealed for $type {
-                    fn operand(self) -> Result<Operand> {
+                    #[inline]
+                    fn operand<'a>(self) -> Result<Operand<'a>>
+                    where
+                        Self: 'a,
+                    {
                         let $value = self;
                         $operand
                     }
@@ -318,10 +344,10 @@ pub(crate) mod sealed {
     }
 
     operands! {
-        Tensor: tensor => Ok(Operand::Tensor(tensor));
-        &Tensor: tensor => Ok(Operand::Tensor(tensor.clone()));
-        Value: value => value.0.map(Operand::Tensor);
-        Result<Tensor>: result => result.map(Operand::Tensor);
+        Tensor: tensor => Ok(Operand::from(tensor));
+        &Tensor: tensor => Ok(Operand::Tensor(Cow::Borrowed(tensor)));
+        Value: value => value.0.map(Operand::from);
+        Result<Tensor>: result => result.map(Operand::from);
         f64: number => Ok(Operand::Number(number));
         f32: number => Ok(Operand::Number(number.into()));
         i32: number => Ok(Operand::Number(number.into()));

@@ -159,7 +159,7 @@ impl Trace {
     pub fn record(
         self: &Arc<Self>,
         program: &Program,
-        operands: &[Operand],
+        operands: &[Operand<'_>],
         batch: (usize, usize),
     ) -> Result<Outputs> {
         let mut state = self.lock();

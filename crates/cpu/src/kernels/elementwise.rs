@@ -27,6 +27,7 @@ const LIGHT: usize = 4;
 #[derive(Debug)]
 pub struct Program {
     layout: Layout,
+    tasks: Tasks,
     inputs: Vec<DType>,
     outputs: Vec<Output>,
     /// Once for every task: what is the same for all elements.
@@ -37,6 +38,26 @@ pub struct Program {
     slots: usize,
     slot_bytes: usize,
     cells: usize,
+}
+
+/// How chunks are shared out.
+#[derive(Clone, Copy, Debug)]
+struct Tasks {
+    chunks: usize,
+    /// Chunks of a task.
+    each: usize,
+    count: usize,
+}
+
+impl Tasks {
+    /// A task takes fewer chunks where an element takes much work; chunks are evenly distributed over the tasks.
+    fn new(layout: &Layout, work: usize) -> Self {
+        let elements = TASK_ELEMENTS * LIGHT / work.max(LIGHT);
+        let chunks = layout.chunks();
+        let tasks = chunks.div_ceil((elements / layout.chunk_elements().max(1)).max(1));
+        let each = chunks.div_ceil(tasks.max(1)).max(1);
+        Self { chunks, each, count: chunks.div_ceil(each) }
+    }
 }
 
 #[derive(Debug)]
@@ -72,16 +93,7 @@ impl Program {
 
     /// Tasks of a run.
     pub(crate) fn tasks(&self) -> usize {
-        self.layout.chunks().div_ceil(self.task_chunks())
-    }
-
-    /// Chunks of a task: fewer where an element takes much work, and evenly distributed over the tasks.
-    fn task_chunks(&self) -> usize {
-        let work = self.inputs.len() + self.outputs.len() + self.body.len();
-        let elements = TASK_ELEMENTS * LIGHT / work.max(LIGHT);
-        let chunks = self.layout.chunks();
-        let tasks = chunks.div_ceil((elements / self.layout.chunk_elements().max(1)).max(1));
-        chunks.div_ceil(tasks.max(1)).max(1)
+        self.tasks.count
     }
 
     /// Computes all outputs.
@@ -104,9 +116,13 @@ impl Program {
         );
         let operands = execute::Operands { inputs, outputs, direct: self.direct_outputs(inputs, outputs) };
         let memory = crate::kernels::math::Shared::from_ptr(workspace);
-        let (chunks, group) = (self.layout.chunks(), self.task_chunks());
-        ctx.pool.run(self.tasks(), &|task, worker| {
-            let chunks = task * group..((task + 1) * group).min(chunks);
+        let Tasks { chunks, each, count } = self.tasks;
+        if count == 1 {
+            // SAFETY: the caller vouches for the operands and the registers.
+            return unsafe { execute::run_chunks(ctx.isa, self, &operands, workspace, 0..chunks) };
+        }
+        ctx.pool.run(count, &|task, worker| {
+            let chunks = task * each..((task + 1) * each).min(chunks);
             let registers = memory.at(worker * self.worker_bytes());
             // SAFETY: the caller vouches for the operands; registers are the worker's own, chunks the task's.
             unsafe { execute::run_chunks(ctx.isa, self, &operands, registers, chunks) };

@@ -124,15 +124,17 @@ impl Pool {
     /// When a call of `f` panics: the first panic is raised again here, once no other call is in progress.
     /// A run must not be started from inside a run.
     pub fn run(&self, tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+        // One task is the caller's, and needs no flag: an exchange takes longer than a small kernel.
+        if tasks <= 1 || self.workers.is_empty() {
+            debug_assert!(!self.shared.busy.load(Ordering::Acquire), "Pool::run is not re-entrant");
+            return (0..tasks).for_each(|task| f(task, 0));
+        }
         let entered = self.shared.busy.swap(true, Ordering::Acquire);
         debug_assert!(!entered, "Pool::run is not re-entrant");
         if entered {
             return (0..tasks).for_each(|task| f(task, 0));
         }
         let _leave = Leave(&self.shared.busy);
-        if tasks <= 1 || self.workers.is_empty() {
-            return (0..tasks).for_each(|task| f(task, 0));
-        }
         if let Some(panic) = self.shared.run(tasks, f) {
             resume_unwind(panic);
         }

@@ -64,6 +64,23 @@ fn an_op_that_would_cross_the_line_names_the_holders() -> Result<()> {
     Ok(())
 }
 
+/// Scratch stays for the ops that follow, until a value needs the memory.
+#[test]
+fn scratch_that_is_kept_gives_way_to_values() -> Result<()> {
+    let e = Eager::builder().threads(1).line(Size::Bytes(512 << 10)).build()?;
+    let x = e.tensor(vec![1.0f32; 4096])?;
+    let y = (&x + &x).get()?;
+    let pool = e.pool();
+    assert_eq!((pool.mapped, pool.held), (512 << 10, 32 << 10), "a slab of values, one of scratch");
+    let small = e.tensor([2.0f32])?;
+    assert_eq!(e.pool().mapped, 512 << 10, "the slab of scratch is one for small values");
+    assert_eq!((small.item()?, y.to_vec::<f32>()?), (2.0, vec![2.0; 4096]));
+    drop((x, y, small));
+    e.trim();
+    assert_eq!((e.pool().mapped, e.pool().free), (0, 0));
+    Ok(())
+}
+
 #[test]
 fn a_scope_tells_what_outlives_it() -> Result<()> {
     let e = eager();

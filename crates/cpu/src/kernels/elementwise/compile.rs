@@ -2,7 +2,7 @@
 
 use super::layout::{Kind, Layout};
 use super::number::{Class, constant_bytes, is_register_type};
-use super::{Output, Program};
+use super::{Output, Program, Tasks};
 use plimsoll_graph::op::{Binary, Elementwise, Op, Operand, Region, Unary};
 use plimsoll_tensor::{DType, TensorType};
 
@@ -349,7 +349,9 @@ impl Compiler<'_> {
             dtype: ty.dtype,
             late_inputs: late(*write),
         };
+        let work = self.inputs.len() + outputs.len() + self.body.len();
         Program {
+            tasks: Tasks::new(&self.layout, work),
             inputs: self.inputs.iter().map(|t| t.dtype).collect(),
             outputs: outputs.iter().zip(&self.writes).map(output).collect(),
             prologue: self.prologue.into(),

@@ -42,7 +42,7 @@ pub(super) unsafe fn run_chunks(
     }
     for chunk in chunks {
         let frame = Frame { chunk: program.layout.chunk(chunk), ..frame };
-        for step in &program.body {
+        for step in program.body.iter().filter(|step| !frame.is_stored(step)) {
             // SAFETY: the caller's contract.
             unsafe { frame.step(step) };
         }
@@ -63,6 +63,13 @@ impl Frame<'_> {
     #[inline(always)]
     fn is_direct(&self, output: Index) -> bool {
         self.operands.direct >> output & 1 == 1
+    }
+
+    /// Whether a step would store what was written directly.
+    #[inline(always)]
+    fn is_stored(&self, step: &Step) -> bool {
+        let Action::Store(o) = step.action else { return false };
+        matches!(step.sources[0].place, Place::OutputOr(own, _) if own == o && self.is_direct(o))
     }
 
     #[inline(always)]
@@ -120,11 +127,8 @@ impl Frame<'_> {
                 Action::Cast { from, to } => cast_of(from, to, len, target, self.arg(a)),
                 Action::Round(dtype) => round(self.isa, dtype, len, target),
                 Action::Store(o) => {
-                    let stays = matches!(a.place, Place::OutputOr(own, _) if own == o && self.is_direct(o));
-                    if !stays {
-                        let dtype = self.program.outputs[usize::from(o)].dtype;
-                        store(self.isa, dtype, len, target, self.arg::<u8>(a));
-                    }
+                    let dtype = self.program.outputs[usize::from(o)].dtype;
+                    store(self.isa, dtype, len, target, self.arg::<u8>(a));
                 }
             }
         }

@@ -19,8 +19,8 @@ pub(super) struct Layout {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Walk {
-    /// A chunk is part of a row (of all elements, if there is one row), of at most so many elements.
-    Pieces(usize),
+    /// A chunk is part of a row (of all elements, if there is one row), of at most `len` elements: a row has `count`.
+    Pieces { len: usize, count: usize },
     /// A chunk is so many whole rows.
     Rows(usize),
 }
@@ -87,7 +87,7 @@ impl Layout {
             Access { kind, outer: strides, along_row: along_row[k] }
         };
         let inputs = inputs.iter().enumerate().map(|(k, input)| access(k, input)).collect();
-        Self { elements, outer, row, inputs, walk: Walk::Pieces(row) }
+        Self { elements, outer, row, inputs, walk: Walk::Pieces { len: row, count: 1 } }
     }
 
     /// Fixes the length of chunks: about `wanted` elements.
@@ -95,7 +95,8 @@ impl Layout {
         self.walk = if self.has_long_rows() {
             let pieces = self.row.div_ceil(wanted).max(1);
             // Even parts, in whole vectors.
-            Walk::Pieces(self.row.div_ceil(pieces).next_multiple_of(64).max(64))
+            let len = self.row.div_ceil(pieces).next_multiple_of(64).max(64);
+            Walk::Pieces { len, count: self.row.div_ceil(len) }
         } else {
             Walk::Rows((wanted / self.row.max(1)).max(1))
         };
@@ -113,7 +114,7 @@ impl Layout {
     pub(super) fn chunks(&self) -> usize {
         match self.walk {
             _ if self.elements == 0 => 0,
-            Walk::Pieces(len) => self.rows() * self.row.div_ceil(len),
+            Walk::Pieces { count, .. } => self.rows() * count,
             Walk::Rows(rows) => self.rows().div_ceil(rows),
         }
     }
@@ -121,7 +122,7 @@ impl Layout {
     /// Elements of the longest chunk.
     pub(super) fn chunk_elements(&self) -> usize {
         match self.walk {
-            Walk::Pieces(len) => len,
+            Walk::Pieces { len, .. } => len,
             Walk::Rows(rows) => rows * self.row,
         }
     }
@@ -129,9 +130,10 @@ impl Layout {
     #[inline(always)]
     pub(super) fn chunk(&self, chunk: usize) -> Chunk {
         match self.walk {
-            Walk::Pieces(len) => {
-                let pieces = self.row.div_ceil(len);
-                let (row, column) = (chunk / pieces, chunk % pieces * len);
+            Walk::Pieces { len, count } => {
+                // Most often there is one row: a division takes longer than a chunk of few elements.
+                let (row, piece) = if chunk < count { (0, chunk) } else { (chunk / count, chunk % count) };
+                let column = piece * len;
                 Chunk { start: row * self.row + column, len: len.min(self.row - column), row, column }
             }
             Walk::Rows(rows) => {
