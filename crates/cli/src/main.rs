@@ -172,6 +172,16 @@ impl From<TrainError> for Failure {
             | TrainError::Setting(_)
             | TrainError::DeviceLost { .. }
             | TrainError::Interrupted { .. } => text::escaped(&error),
+            TrainError::Plan(PlanError::Unsupported { layer, source })
+                if source.target.starts_with("cuda:") =>
+            {
+                let layer = text::escaped(layer);
+                format!(
+                    "{}: the CPU computes it with `--device cpu`, or this layer alone with `--place '{layer}=cpu' --place \
+                     '*=cuda:0'`",
+                    text::escaped(&error)
+                )
+            }
             _ => error.to_string(),
         };
         Self { message, status, needs: None }

@@ -5,6 +5,7 @@ use crate::driver::{CudaError, Event, Gpu, HostMemory, Stream};
 use crate::file_lane::FileLane;
 use crate::host_queue::HostQueue;
 use crate::kernels::{Call, find};
+use crate::rates::Rates;
 use crate::staging::{LEAST, STAGING_BYTES};
 use crate::target::CudaTarget;
 use plimsoll_plan::{
@@ -45,6 +46,7 @@ struct Opened {
     held_by_others: Option<usize>,
     context_bytes: Option<usize>,
     link: Link,
+    rates: Option<Rates>,
 }
 
 /// The GPUs that this process has opened, by number.
@@ -78,14 +80,16 @@ impl Cuda {
             let link = measure_link(&device.stream)?;
             let context_bytes =
                 before.zip(gpu.used_bytes()).map(|(before, after)| after.saturating_sub(before));
-            Ok(Opened { held_by_others: before, context_bytes, link })
+            // Last, because the library loads kernels for it, which are no part of the context.
+            let rates = device.rates()?;
+            Ok(Opened { held_by_others: before, context_bytes, link, rates })
         };
         let found = opened.get(&index).copied().map_or_else(measure, Ok)?;
         opened.insert(index, found);
-        let Opened { held_by_others, context_bytes, link } = found;
+        let Opened { held_by_others, context_bytes, link, rates } = found;
         let libraries =
             format!("NVRTC {}, cuBLASLt {}", device.compiler.version_text(), device.products.version());
-        let target = CudaTarget { gpu, libraries, context_bytes, link, tf32: false };
+        let target = CudaTarget { gpu, libraries, context_bytes, link, tf32: false, rates };
         let device = Arc::new(device);
         Ok(Self { target, device, options: Options::default(), held_by_others, spill: None })
     }

@@ -3,8 +3,8 @@
 //! - `kernels`: which launches compute a node, as plain data: kernels in CUDA C and matrix products. Pure functions, without a
 //!   device.
 //! - `driver`: the driver, loaded at run time: a machine without one gets an error, not a crash. [`Gpu`] lists its GPUs.
-//! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt; `tuning`: their fastest algorithms; `kept`: the
-//!   folder that keeps both.
+//! - `compiler`: kernels to machine code, by NVRTC; `products`: matrix products, by cuBLASLt; `tuning`: their fastest algorithms; `rates`: what
+//!   a GPU reaches; `kept`: the folder that keeps these.
 //! - `device`, `recording`, `host_queue`, `file_lane`, `staging`: what the runtime computes and transfers with. Everything is queued on streams; the host waits
 //!   when it reads a result.
 //! - [`Cuda`]: the executor.
@@ -21,6 +21,7 @@ mod host_queue;
 mod kept;
 mod kernels;
 mod products;
+mod rates;
 mod recording;
 mod staging;
 pub mod target;
@@ -32,6 +33,7 @@ pub use kernels::{
     Call, Fault, Kernel, Launch, Matrix, Operand, PRELUDE, Parameter, Pointer, Product, find, join,
 };
 pub use plimsoll_runtime::transfer::DEVICE_STAGING_BYTES;
+pub use rates::Rates;
 
 /// Machine code for kernels' sources, behind the prelude, for a compute capability: what a device of it would load for each of them, in
 /// one file.

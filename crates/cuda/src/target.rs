@@ -2,7 +2,8 @@
 
 use crate::driver::Gpu;
 use crate::kernels::{Launch, find};
-use plimsoll_graph::op::Attention;
+use crate::rates::Rates;
+use plimsoll_graph::op::{Attention, Prune};
 use plimsoll_graph::{Epilogues, JoinedLoss, Numerics, Op, ProductType};
 use plimsoll_plan::{Entry, Kernel, KernelQuery, Link, Target, Unsupported};
 use plimsoll_tensor::DType;
@@ -31,6 +32,8 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         Op::Elementwise(_) | Op::Fused(_) => true,
         // A thread has both elements of a pair.
         Op::Attention(op) => matches!(op, Attention::Rotary { .. }),
+        // Likewise with its byte of a mask, or its element.
+        Op::Prune(op) => matches!(op, Prune::Mask | Prune::Apply),
         Op::Movement(_)
         | Op::Recurrent(_)
         | Op::Reduce(_)
@@ -43,7 +46,6 @@ pub fn in_place(query: &KernelQuery<'_>) -> Vec<(usize, usize)> {
         | Op::Loss(_)
         | Op::Random(_)
         | Op::Quantise(_)
-        | Op::Prune(_)
         | Op::Int8(_)
         | Op::Exchange(_) => false,
     };
@@ -64,7 +66,12 @@ const F64_FLOPS_PER_CLOCK: f64 = 128.0;
 /// What products reach in TF32 of what they reach in 16-bit floats: tensor cores are half as fast, and weight gradients are slower than that.
 const TF32_RATE: f64 = 0.36;
 
-/// What products and other kernels reach of the peaks.
+/// What large products and copies reach of the peaks, where nobody measured it: what an H200 was measured to reach.
+const USUAL_F32: f64 = 0.75;
+const USUAL_HALF: f64 = 0.75;
+const USUAL_MEMORY: f64 = 0.88;
+
+/// What products and other kernels reach of the peaks of a GPU that reaches so much in large products and copies.
 const PRODUCT_EFFICIENCY: f64 = 0.65;
 /// What convolutions reach whose patches are gathered as they are multiplied. On an H200, 0.22 to 0.35.
 const IMPLICIT_EFFICIENCY: f64 = 0.28;
@@ -100,6 +107,8 @@ pub struct CudaTarget {
     pub link: Link,
     /// Whether products round f32 to TF32.
     pub tf32: bool,
+    /// What it reaches, where that was measured.
+    pub rates: Option<Rates>,
 }
 
 impl CudaTarget {
@@ -109,7 +118,18 @@ impl CudaTarget {
             DType::F64 => F64_FLOPS_PER_CLOCK,
             _ => F32_FLOPS_PER_CLOCK,
         };
-        per_clock * f64::from(self.gpu.multiprocessors) * f64::from(self.gpu.clock_khz) * 1e-6
+        let peak = per_clock * f64::from(self.gpu.multiprocessors) * f64::from(self.gpu.clock_khz) * 1e-6;
+        match (self.rates, dtype) {
+            (Some(rates), DType::BF16 | DType::F16) => rates.half / USUAL_HALF,
+            (Some(rates), DType::F32) => rates.f32 / USUAL_F32,
+            _ => peak,
+        }
+    }
+
+    /// Bytes that kernels read and write in a nanosecond.
+    fn bytes_per_ns(&self) -> f64 {
+        let peak = self.gpu.memory_bytes_per_second * 1e-9;
+        self.rates.map_or(peak, |rates| rates.memory / USUAL_MEMORY) * MEMORY_EFFICIENCY
     }
 
     /// Of 16-bit floats in a clock of a multiprocessor, dense, by generation.
@@ -124,7 +144,7 @@ impl CudaTarget {
     /// The predicted time of a node.
     fn nanoseconds(&self, query: &KernelQuery<'_>, launches: &[Launch]) -> u64 {
         let bytes = query.op.bytes(&query.inputs, &query.outputs) as f64;
-        let memory = bytes / (self.gpu.memory_bytes_per_second * 1e-9 * MEMORY_EFFICIENCY);
+        let memory = bytes / self.bytes_per_ns();
         let flops = query.op.flops(&query.inputs, &query.outputs) as f64;
         let convolution = matches!(query.op, Op::Conv(_));
         let rate = launches.iter().find_map(|launch| match launch {
@@ -166,7 +186,16 @@ impl Target for CudaTarget {
 
     fn copy_ns_per_mib(&self) -> u64 {
         // Each byte is read and written.
-        (2.0 * f64::from(1 << 20) / (self.gpu.memory_bytes_per_second * 1e-9 * MEMORY_EFFICIENCY)) as u64
+        (2.0 * f64::from(1 << 20) / self.bytes_per_ns()) as u64
+    }
+
+    fn estimates(&self) -> Option<String> {
+        Some(match self.rates {
+            Some(rates) => format!("Estimates follow what this GPU was measured to reach: {rates}."),
+            None => "Estimates take clocks and generation of the GPU, and what an H200 reaches of its peaks: nothing \
+                     was measured on this one."
+                .into(),
+        })
     }
 
     fn outside(&self) -> Vec<Entry> {

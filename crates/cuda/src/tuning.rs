@@ -108,7 +108,7 @@ impl CudaDevice {
     }
 
     /// Fills a matrix with numbers between -1 and 1.
-    fn fill(&self, (start, elements, dtype): Filled, seed: usize) -> Result<(), CudaError> {
+    pub fn fill(&self, (start, elements, dtype): Filled, seed: usize) -> Result<(), CudaError> {
         let source = define(&[("T", stored(dtype))], include_str!("kernels/trial_fill.cu"));
         self.launch_on(source, &[start], &[elements, seed])
     }
@@ -146,7 +146,7 @@ impl CudaDevice {
 const KIND: &str = "proposal";
 
 /// The start of a matrix on the device, its elements and their type.
-type Filled = (Address, usize, DType);
+pub(crate) type Filled = (Address, usize, DType);
 
 /// Where the matrices of a trial are: byte offsets with numbers of elements, a bias, and a word.
 struct Places {

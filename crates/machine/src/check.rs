@@ -189,6 +189,7 @@ fn cuda(written: &FileCuda, name: &str, total_bytes: usize) -> Checked<CudaTarge
     Ok(CudaTarget {
         gpu,
         libraries: "libraries of a machine that is not here".into(),
+        rates: None,
         context_bytes,
         link: Link::default(),
         tf32: false,

@@ -41,6 +41,13 @@ impl Target for Roofline {
         (2.0 * f64::from(1 << 20) * 1e9 / self.bytes_per_second) as u64
     }
 
+    fn estimates(&self) -> Option<String> {
+        Some(
+            "Estimates take every kernel to reach the rates of the machine file: steps will be longer."
+                .into(),
+        )
+    }
+
     fn outside(&self) -> Vec<Entry> {
         vec![Entry::new("context", self.context_bytes, "driver and libraries")]
     }

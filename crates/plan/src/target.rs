@@ -113,6 +113,10 @@ pub trait Target: Send + Sync {
     fn copy_ns_per_mib(&self) -> u64 {
         262_144
     }
+    /// What predicted times rest on, as a sentence, where a reader should know.
+    fn estimates(&self) -> Option<String> {
+        None
+    }
     /// What the target itself takes in the computing space beside the arena, like a device's context.
     fn outside(&self) -> Vec<Entry> {
         Vec::new()

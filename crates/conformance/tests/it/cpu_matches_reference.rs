@@ -16,10 +16,9 @@ fn is_composite(op: &Op) -> bool {
     matches!(op, Op::Norm(Norm::Layer { .. } | Norm::Batch { .. }))
 }
 
-/// Ops that only processors have kernels of, where the executors are GPUs: masks are made, and bytes multiplied, there.
+/// Ops that only processors have kernels of, where the executors are GPUs: bytes are multiplied there.
 fn is_missing(op: &Op) -> bool {
-    let missing =
-        matches!(op, Op::Prune(_) | Op::Int8(_) | Op::Norm(Norm::Moments | Norm::StatsOfMoments { .. }));
+    let missing = matches!(op, Op::Int8(_) | Op::Norm(Norm::Moments | Norm::StatsOfMoments { .. }));
     missing && executors().iter().any(|entry| entry.name.contains("cuda"))
 }
 

@@ -47,6 +47,11 @@ on_cuda!(cpu_matches_reference:
     every_index_op_names_an_index_out_of_range,
 );
 
+on_cuda!(pruned_weights:
+    masks_are_made_applied_and_expanded,
+    a_mask_of_another_number_of_values_is_an_error,
+);
+
 on_cuda!(low_precision:
     products_of_16_bits_match_the_reference,
     every_executor_trains_near_the_reference,

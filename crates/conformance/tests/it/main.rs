@@ -23,6 +23,7 @@ mod offload;
 mod optimizers_match;
 mod placed_devices;
 mod plans_are_lean;
+mod pruned_weights;
 mod random_shapes;
 mod recipes;
 mod reference_matches_frozen_numbers;

@@ -14,16 +14,24 @@ pub struct Call {
     pub fault: Option<Fault>,
 }
 
-/// Indices that a call reads: those that are out of range are an error.
+/// What may be wrong with the values of a call's operands: an error that names what was found.
 ///
-/// Its word of device memory is [`Fault::NONE`] before the launches. A kernel that finds an index out of range leaves the
-/// position and the index there, the smallest position if there are several, and touches nothing outside its operands.
+/// Its word of device memory is [`Fault::NONE`] before the launches. A kernel that finds a fault leaves a position and a number
+/// there, those of the smallest position if there are several, and touches nothing outside its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// What the indices are, like `index`.
-    pub what: &'static str,
-    /// What they must be below.
-    pub bound: usize,
+pub enum Fault {
+    /// An index is out of range.
+    Index {
+        /// What the indices are, like `index`.
+        what: &'static str,
+        /// What they must be below.
+        bound: usize,
+    },
+    /// A mask has another number of bits than there are values to put in their places.
+    Values {
+        /// How many values there are.
+        count: usize,
+    },
 }
 
 /// One launch.
@@ -130,14 +138,19 @@ pub struct Matrix {
 }
 
 impl Fault {
-    /// The word where all indices are in range.
+    /// The word where nothing is wrong.
     pub const NONE: u64 = u64::MAX;
 
-    /// What a word says, if it names an index.
+    /// What a word says, if it names a fault.
     pub fn message(&self, word: u64) -> Option<String> {
-        let Self { what, bound } = self;
-        let (position, index) = (word >> 32, word as u32 as i32);
-        (word != Self::NONE).then(|| format!("{what} {index} at position {position} is not below {bound}"))
+        let (position, number) = (word >> 32, word as u32 as i32);
+        let message = match self {
+            Self::Index { what, bound } => {
+                format!("{what} {number} at position {position} is not below {bound}")
+            }
+            Self::Values { count } => format!("the mask keeps {number} elements, there are {count} values"),
+        };
+        (word != Self::NONE).then_some(message)
     }
 }
 

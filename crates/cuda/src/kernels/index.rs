@@ -74,7 +74,7 @@ pub(super) fn find(op: &Index, query: &KernelQuery<'_>) -> Option<Call> {
         }
         Index::Put { .. } => return None,
     };
-    Some(Call { fault: Some(Fault { what: "index", bound }), ..builder.finish() })
+    Some(Call { fault: Some(Fault::Index { what: "index", bound }), ..builder.finish() })
 }
 
 /// The parameters of a kernel: operands, the word of the fault, sizes.

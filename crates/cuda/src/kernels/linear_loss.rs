@@ -174,7 +174,7 @@ impl Chunks {
             let parameters = parameters![workspace.parts, Operand::Write(loss), self.rows, self.block_rows];
             builder.kernel([1, 1, 1], THREADS, define(&macros, FOLD), parameters);
         }
-        Call { fault: Some(Fault { what: "label", bound: self.classes }), ..builder.finish() }
+        Call { fault: Some(Fault::Index { what: "label", bound: self.classes }), ..builder.finish() }
     }
 
     /// The kernel rounded to the features' type, with zeros for the classes that it is padded with.

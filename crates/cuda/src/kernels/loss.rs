@@ -23,7 +23,7 @@ pub(super) fn find(op: &Loss, query: &KernelQuery<'_>) -> Option<Call> {
 
 /// The error for labels out of range.
 pub(super) fn label_fault(classes: usize) -> Fault {
-    Fault { what: "label: index", bound: classes }
+    Fault::Index { what: "label: index", bound: classes }
 }
 
 fn cross_entropy(query: &KernelQuery<'_>, rows: usize, classes: usize) -> Call {

@@ -15,6 +15,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod prune;
 mod quantise;
 mod random;
 mod recurrent;
@@ -92,8 +93,9 @@ pub fn find(query: &KernelQuery<'_>) -> Option<Call> {
         Op::Loss(op) => linear_loss::find(op, query).or_else(|| loss::find(op, query)),
         Op::Random(op) => random::find(op, query),
         Op::Quantise(op) => quantise::find(*op, query),
-        // Masks are made, and bytes multiplied, on the processor.
-        Op::Prune(_) | Op::Int8(_) => None,
+        Op::Prune(op) => prune::find(op, query),
+        // Bytes are multiplied on the processor.
+        Op::Int8(_) => None,
         // What passes to and from other devices is copied, not computed.
         Op::Exchange(_) => None,
     }

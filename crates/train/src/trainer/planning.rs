@@ -223,6 +223,9 @@ impl Trainer {
                     plans.sheet.add_outside(entry);
                 }
                 plans.sheet.notes.extend(self.precision_note(plans));
+                if self.replication.is_none() {
+                    plans.sheet.notes.extend(self.target().estimates());
+                }
                 if self.all_read_all(data) {
                     plans.sheet.notes.push(
                         "Every rank reads whole batches, not its rows alone: bad records may be skipped, or their number is not \
