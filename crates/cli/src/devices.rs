@@ -169,7 +169,10 @@ fn gpu_index(machine: &MachineOptions) -> Result<Option<usize>, Failure> {
 fn unusable(error: &CudaError, flag: &str, instead: &str) -> Failure {
     match error {
         CudaError::Full { .. } => Failure::memory(format!("{error}: free some, or choose another GPU")),
-        CudaError::Library { .. } | CudaError::Symbol { .. } | CudaError::NoDevice { .. } => {
+        CudaError::Library { .. }
+        | CudaError::Symbol { .. }
+        | CudaError::OldDriver { .. }
+        | CudaError::NoDevice { .. } => {
             Failure::usage(format!("{flag}: {error}; {instead}; `plimsoll devices` lists what is here"))
         }
         CudaError::NoTf32 { .. } => Failure::usage(format!("--precision tf32: {error}")),

@@ -57,6 +57,11 @@ impl Compiler {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
+    /// The first number of its version.
+    pub fn generation(&self) -> u32 {
+        self.version.0.unsigned_abs()
+    }
+
     /// Machine code for a source: what was kept, if it is there and whole, else compiled.
     pub fn compile(&self, source: &str) -> Result<Vec<u8>, CudaError> {
         let key = self.key(source);

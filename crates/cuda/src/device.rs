@@ -89,7 +89,11 @@ impl CudaDevice {
             return Ok(module.clone());
         }
         let code = self.compiler.compile(&device_source(source))?;
-        let module = Arc::new(Module::new(&self.context, &code, c"kernel")?);
+        let module = Module::new(&self.context, &code, c"kernel").map_err(|error| {
+            // An old driver refuses code of a compiler of a later generation, with words that do not say so.
+            self.context.driver.runs((self.compiler.generation(), 0)).err().unwrap_or(error)
+        })?;
+        let module = Arc::new(module);
         let stack = module.stack_bytes()?;
         if stack > STACK_BYTES {
             // The driver would take memory for it that no plan knows of.

@@ -81,7 +81,7 @@ const ATTENTION_EFFICIENCY: f64 = 0.17;
 const MEMORY_EFFICIENCY: f64 = 0.75;
 
 /// What the driver takes of the device's memory where nobody tells. On an H200, with a stack of 256 bytes, 330 MiB were measured.
-const CONTEXT_BYTES: usize = 400 << 20;
+pub(crate) const CONTEXT_BYTES: usize = 400 << 20;
 
 /// The code of kernels that are loaded, ours and those of the library, and streams of transfers, or graphs where there are none
 /// (`recording::GRAPH_BYTES`). Measured before there were graphs: 3 to 7 MiB for GPT-2 in bf16, 14 MiB for ResNet-50 at its smallest line; with

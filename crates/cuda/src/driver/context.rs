@@ -3,10 +3,14 @@
 use super::api::Handle;
 use super::gpu::{Driver, driver};
 use super::{CudaError, Gpu};
+use crate::target::CONTEXT_BYTES;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The driver's code where memory is short.
+const OUT_OF_MEMORY: c_int = 2;
 
 /// The limit of the stack of a device thread, by the driver's number.
 const STACK_LIMIT: c_int = 0;
@@ -63,6 +67,10 @@ impl Context {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is valid; the context is released when this is dropped.
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut handle, device) };
+        // Without a context the driver itself does not tell what is free.
+        if let Some(free) = gpu.free_bytes.filter(|_| code == OUT_OF_MEMORY) {
+            return Err(gpu.full(CONTEXT_BYTES, free));
+        }
         driver.check("cuDevicePrimaryCtxRetain", code)?;
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
         let context = Self { gpu, driver, device, handle, number, lost: OnceLock::new() };

@@ -23,6 +23,14 @@ pub enum CudaError {
         /// The function.
         symbol: &'static str,
     },
+    /// The driver is older than the libraries that are used with it.
+    #[error("the NVIDIA driver runs CUDA {found} at most, {needed} or newer is needed: update the driver")]
+    OldDriver {
+        /// The newest CUDA that it runs.
+        found: String,
+        /// The oldest one that will do.
+        needed: String,
+    },
     /// The machine has no such GPU.
     #[error("there is no GPU {index}: this machine has {count}")]
     NoDevice {

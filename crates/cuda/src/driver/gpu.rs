@@ -119,24 +119,36 @@ impl Gpu {
         best.ok_or(CudaError::NoDevice { index: 0, count: 0 })
     }
 
+    /// The error where it is too full, which says who holds memory of it.
+    pub(crate) fn full(&self, needed: usize, free: usize) -> CudaError {
+        let own = std::process::id();
+        let others = self.holders.iter().filter(|holder| holder.process != own);
+        let others: Vec<String> = others.map(ToString::to_string).collect();
+        let holders =
+            if others.is_empty() { String::new() } else { format!("; held by {}", others.join(", ")) };
+        CudaError::Full { index: self.index, needed, free, holders }
+    }
+
     /// Bytes of its memory that somebody holds, where the management library tells.
     pub fn used_bytes(&self) -> Option<usize> {
         memory(&self.uuid).map(|(free, _)| self.total_bytes.saturating_sub(free))
     }
 }
 
+/// The oldest driver that is used, by the CUDA that it can run.
+const OLDEST: (u32, u32) = (12, 8);
+
 /// The newest CUDA that the driver can run, like `13.0`.
 pub(crate) fn driver_version() -> Result<String, CudaError> {
-    let driver = driver()?;
-    let mut version = 0;
-    // SAFETY: the pointer is valid.
-    driver.check("cuDriverGetVersion", unsafe { (driver.api.cuDriverGetVersion)(&mut version) })?;
-    Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
+    let (major, minor) = driver()?.version;
+    Ok(format!("{major}.{minor}"))
 }
 
 /// The driver, initialized.
 pub(crate) struct Driver {
     pub api: DriverApi,
+    /// The newest CUDA that it can run.
+    pub version: (u32, u32),
 }
 
 /// The driver of this machine.
@@ -144,15 +156,30 @@ pub(crate) fn driver() -> Result<&'static Driver, CudaError> {
     static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
     let loaded = DRIVER.get_or_init(|| {
         let api = DriverApi::load("the NVIDIA driver", &["libcuda.so.1", "nvcuda.dll"])?;
-        let driver = Driver { api };
+        let mut driver = Driver { api, version: (0, 0) };
         // SAFETY: the driver's functions may be called from any thread.
         driver.check("cuInit", unsafe { (driver.api.cuInit)(0) })?;
+        let mut version = 0;
+        // SAFETY: the pointer is valid.
+        driver.check("cuDriverGetVersion", unsafe { (driver.api.cuDriverGetVersion)(&mut version) })?;
+        let version = u32::try_from(version).unwrap_or(0);
+        driver.version = (version / 1000, version % 1000 / 10);
+        driver.runs(OLDEST)?;
         Ok(driver)
     });
     loaded.as_ref().map_err(Clone::clone)
 }
 
 impl Driver {
+    /// Whether it can run code for a CUDA; an error that says so if it is older.
+    pub fn runs(&self, needed: (u32, u32)) -> Result<(), CudaError> {
+        let text = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+        match self.version < needed {
+            true => Err(CudaError::OldDriver { found: text(self.version), needed: text(needed) }),
+            false => Ok(()),
+        }
+    }
+
     /// The error of a function that returned a code.
     pub fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
         if code == 0 {

@@ -42,20 +42,13 @@ impl DeviceMemory {
             let code = unsafe { (context.driver.api.cuMemAlloc_v2)(&mut start, bytes) };
             if let Err(error) = context.check("cuMemAlloc", code) {
                 let free = context.free_bytes().map_err(|_| error)?;
-                return Err(full(context, bytes, free));
+                // Who holds memory now.
+                let gpu = super::Gpu::describe(context.gpu.index).unwrap_or_else(|_| context.gpu.clone());
+                return Err(gpu.full(bytes, free));
             }
         }
         Ok(Self { context: context.clone(), start, bytes })
     }
-}
-
-/// The error of a GPU that is too full.
-fn full(context: &Context, needed: usize, free: usize) -> CudaError {
-    let holders = super::Gpu::describe(context.gpu.index).map(|gpu| gpu.holders).unwrap_or_default();
-    let own = std::process::id();
-    let others: Vec<String> = holders.iter().filter(|h| h.process != own).map(ToString::to_string).collect();
-    let holders = if others.is_empty() { String::new() } else { format!("; held by {}", others.join(", ")) };
-    CudaError::Full { index: context.gpu.index, needed, free, holders }
 }
 
 impl Drop for DeviceMemory {
