@@ -15,7 +15,8 @@ pub const EVENTS_FILE: &str = "events.jsonl";
 /// The longest line that is kept on resuming, and read by [`read_events`](super::read_events).
 pub(super) const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// Steps that wait to be written at most, and bytes of the buffer, which holds their lines: they are one call of the system.
+/// Steps that wait to be written at most, and bytes of the buffer, which holds their lines: they are one call of the system. Both are a part
+/// of the load sheet's entry for the heap.
 const MOST_STEPS: usize = 128;
 const BUFFER_BYTES: usize = 32 << 10;
 
@@ -60,9 +61,6 @@ struct StepLine {
 }
 
 impl RunLog {
-    /// Memory that it takes, which is in the load sheet's entry for the heap.
-    pub const BYTES: usize = MOST_STEPS * size_of::<StepLine>() + BUFFER_BYTES;
-
     /// A new file; replaces an existing one.
     pub fn create(path: impl AsRef<Path>) -> Result<Self, TrainError> {
         let path = path.as_ref();
@@ -261,6 +259,7 @@ impl Callback for RunLog {
         }
         Ok(Control::Continue)
     }
+
     fn flush(&mut self) -> Result<(), TrainError> {
         self.write_all()
     }
