@@ -1,7 +1,7 @@
 //! Records of steps that wait to be written together.
 //!
 //! A step's kernels drive the code that formats and writes, and its memory, out of the processor's caches. So many records are written in the
-//! time that a few would take one by one: of a step of LeNet, 30 us for each became 2.
+//! time that a few would take one by one (`docs/watching.md` has what a step of LeNet takes longer).
 
 use std::time::{Duration, Instant};
 
