@@ -80,8 +80,10 @@ pub fn at_rates_of_this_machine(cpu: Cpu, given_cache: Option<&Path>, line_bytes
         let room = typical.threads.saturating_mul(CORE_TRIAL_BYTES) <= line_bytes / SHARE;
         // A folder that cannot be written is no reason to measure again and again.
         (alone && room && create_dir_all(&folder).is_ok()).then_some(())?;
+        // No entry of a load sheet has the trial's buffers and kernels: the code that ran before makes room for them, and they are gone
+        // before the run is planned.
+        memory::trim_code();
         let flops_per_ns = core_flops(typical.threads, typical.isa);
-        // No entry of a load sheet has the trial's buffers and kernels: they are gone before the run is planned.
         memory::trim_heap();
         memory::trim_code();
         let flops_per_ns = flops_per_ns? / 1e9;
