@@ -5,8 +5,8 @@ all of them together with the five steps that are traced by default (together), 
     python3 benches/watching_overhead.py target/release/plimsoll [--model lenet] [--steps 2000] [--rounds 7] [--only log,live]
 
 A round trains without and with each of them in turns of a tenth of a second: one of the two processes is stopped while the other
-runs, so that a machine whose speed changes from second to second is as slow for both. A process's time is that of its turns, start
-and planning included. What is done so many times a second, like drawing, is done about twice as often in a second of such turns, so its cost
+runs, so that a machine whose speed changes from second to second is as slow for both. A process's time is that of its turns, less that of
+another run of a few steps: what is done once, like writing the page and telling those who look at it that the run is over, is no part of a step. What is done so many times a second, like drawing, is done about twice as often in a second of such turns, so its cost
 is told too high rather than too low. Prints the median over the rounds of with - without, in microseconds a step and in percent, and its middle half;
 and the same of the processor time of all threads (cpu), which says what they do rather than how long others keep the processor from them. With
 one thread no thread waits for another by spinning, so that it is steadier there.
@@ -22,7 +22,6 @@ import pty
 import random
 import select
 import shlex
-import shutil
 import signal
 import socket
 import statistics
@@ -34,6 +33,8 @@ import time
 from pathlib import Path
 
 TURN_S = 0.1
+# Steps of the runs that are subtracted.
+FEW = 64
 TRACED_BY_DEFAULT = 5
 
 
@@ -130,6 +131,16 @@ def pair(alone, watched):
     return runs
 
 
+def of_steps(command, flags, steps):
+    """Seconds and processor seconds of a run's steps without and with flags."""
+    found = []
+    for count in (steps, FEW):
+        with tempfile.TemporaryDirectory() as folder:
+            alone = command(count)
+            found.append(pair(alone, [*alone, *map(str, flags(Path(folder)))]))
+    return [(run.seconds - few.seconds, run.cpu_seconds - few.cpu_seconds) for run, few in zip(*found)]
+
+
 def quartiles(found):
     return statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
 
@@ -146,29 +157,30 @@ def main():
     parser.add_argument("--only", help="comma-separated; all of them otherwise")
     parser.add_argument("--check", action="store_true", help="fail above 1 %%")
     options = parser.parse_args()
-    base = [options.plimsoll, "train", "--model", options.model, "--batch", options.batch, "--steps", str(options.steps),
-            "--threads", str(options.threads), "--validation-split", "0", "--validate-every", str(options.steps), "--json",
-            *shlex.split(options.flags)]
-    with tempfile.TemporaryDirectory() as scratch:
-        names = list(everything(Path(scratch), options.steps))
-        if options.only:
-            names = [name for name in names if name in options.only.split(",")]
-        pairs = {name: [] for name in names}
-        for number in range(options.rounds):
-            for name in random.sample(names, len(names)):
-                folder = Path(scratch) / f"{number}-{name}"
-                folder.mkdir()
-                flags = [str(word) for word in everything(folder, options.steps)[name]]
-                pairs[name].append(pair(base, [*base, *flags]))
-                shutil.rmtree(folder)
-            print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    each = statistics.median(alone.seconds for found in pairs.values() for alone, _ in found) / options.steps * 1e3
+    if options.steps <= 2 * FEW:
+        parser.error(f"--steps is to be more than {2 * FEW}")
+    steps = options.steps - FEW
+
+    def command(count):
+        return [options.plimsoll, "train", "--model", options.model, "--batch", options.batch, "--steps", str(count),
+                "--threads", str(options.threads), "--validation-split", "0", "--validate-every", str(count), "--json",
+                *shlex.split(options.flags)]
+
+    names = list(everything(Path(), options.steps))
+    if options.only:
+        names = [name for name in names if name in options.only.split(",")]
+    pairs = {name: [] for name in names}
+    for number in range(options.rounds):
+        for name in random.sample(names, len(names)):
+            pairs[name].append(of_steps(command, lambda folder, name=name: everything(folder, options.steps)[name], options.steps))
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    each = statistics.median(alone[0] for found in pairs.values() for alone, _ in found) / steps * 1e3
     print(f"{options.model}, batch {options.batch}, {options.threads} threads: {each:.3f} ms a step; load {os.getloadavg()[0]:.1f}")
     print(f"{'with':<12} {'slower by':>10} {'middle half':>20} {'us a step':>10} {'cpu us a step':>14} {'middle half':>18}")
     high = []
     for name, found in pairs.items():
-        low, middle, upper = quartiles([watched.seconds / alone.seconds - 1 for alone, watched in found])
-        cpu = quartiles([(watched.cpu_seconds - alone.cpu_seconds) / options.steps * 1e6 for alone, watched in found])
+        low, middle, upper = quartiles([watched[0] / alone[0] - 1 for alone, watched in found])
+        cpu = quartiles([(watched[1] - alone[1]) / steps * 1e6 for alone, watched in found])
         span, cpu_span = f"{100 * low:.2f} to {100 * upper:.2f} %", f"{cpu[0]:.1f} to {cpu[2]:.1f}"
         print(f"{name:<12} {100 * middle:>8.2f} % {span:>20} {1e3 * middle * each:>10.1f} {cpu[1]:>14.1f} {cpu_span:>18}")
         if low > 0.01:

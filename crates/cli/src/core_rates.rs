@@ -3,6 +3,7 @@
 use super::ranks;
 use super::setup::plan_cache;
 use plimsoll::cpu::{Cpu, CpuTarget};
+use plimsoll::memory;
 use plimsoll::train::write_atomically;
 use plimsoll_machine::measure::{CORE_TRIAL_BYTES, core_flops};
 use serde::{Deserialize, Serialize};
@@ -79,7 +80,13 @@ pub fn at_rates_of_this_machine(cpu: Cpu, given_cache: Option<&Path>, line_bytes
         let room = typical.threads.saturating_mul(CORE_TRIAL_BYTES) <= line_bytes / SHARE;
         // A folder that cannot be written is no reason to measure again and again.
         (alone && room && create_dir_all(&folder).is_ok()).then_some(())?;
-        let flops_per_ns = core_flops(typical.threads, typical.isa)? / 1e9;
+        // No entry of a load sheet has the trial's buffers and kernels: the code that ran before makes room for them, and they are gone
+        // before the run is planned.
+        memory::trim_code();
+        let flops_per_ns = core_flops(typical.threads, typical.isa);
+        memory::trim_heap();
+        memory::trim_code();
+        let flops_per_ns = flops_per_ns? / 1e9;
         let found = CoreRates::new(&CpuTarget { flops_per_ns, ..typical });
         found.keep_in(&folder)?;
         Some(found)

@@ -13,6 +13,14 @@ use std::time::{Duration, Instant};
 /// The most metrics of a validation that are printed; a confusion matrix has hundreds.
 const MOST_FIGURES: usize = 8;
 
+/// Steps that wait to be shown on the whole terminal at most.
+const MOST_WAITING: usize = 64;
+/// Time between two looks at a run's figures.
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// Memory of the steps that wait.
+pub const WAITING_BYTES: usize = MOST_WAITING * size_of::<TrainEvent<'static>>();
+
 /// A bar on a terminal, a line from time to time elsewhere, and a line per validation.
 pub struct StepProgress {
     bar: Option<ProgressBar>,
@@ -34,6 +42,8 @@ pub struct StepProgress {
     text: bool,
     /// Whether the run is shown on the whole terminal.
     tui: bool,
+    /// Its steps that are to be shown there: together, since each drives out of the processor's caches what shows it.
+    waiting: Vec<TrainEvent<'static>>,
 }
 
 impl StepProgress {
@@ -54,19 +64,53 @@ impl StepProgress {
             by_steps,
             text,
             tui,
+            waiting: Vec::with_capacity(if tui { MOST_WAITING } else { 0 }),
         }
+    }
+
+    /// Shows what happened on the whole terminal.
+    fn update_tui(&mut self, event: &TrainEvent<'_>) {
+        let TrainEvent::Step { step, steps, epoch, loss, examples, time, data, held, learning_rate, scale } =
+            *event
+        else {
+            return tui::update(|view| {
+                self.waiting.drain(..).chain([*event]).for_each(|event| view.on(&event))
+            });
+        };
+        self.waiting.push(TrainEvent::Step {
+            step,
+            steps,
+            epoch,
+            loss,
+            examples,
+            time,
+            data,
+            held,
+            learning_rate,
+            scale,
+        });
+        if self.waiting.len() == MOST_WAITING || self.is_due(step, steps) {
+            tui::update(|view| self.waiting.drain(..).for_each(|event| view.on(&event)));
+        }
+    }
+
+    /// Whether the figures of a step are to be shown.
+    fn is_due(&self, step: u64, steps: u64) -> bool {
+        step == steps || self.shown.elapsed() > BETWEEN
     }
 
     /// Shows what happened, and lets a signal end the run.
     pub fn on(&mut self, event: &TrainEvent<'_>) -> Control {
-        tui::update(|view| view.on(event));
+        if self.tui {
+            self.update_tui(event);
+        }
         match *event {
             TrainEvent::Step { step, steps, loss, examples, time, held, .. } => {
                 self.most_swapped = self.most_swapped.max(held.map_or(0, |held| held.swapped_bytes));
                 self.first_step.get_or_insert_with(|| self.start.elapsed());
                 self.recent.0 += examples;
                 self.recent.1 += time;
-                if self.shown.elapsed() > Duration::from_millis(100) || step == steps {
+                if self.is_due(step, steps) {
                     self.show(step, steps, loss);
                 }
             }

@@ -180,7 +180,9 @@ fn train(options: &RunOptions) -> Result<(), Failure> {
         }
         false => None,
     };
-    if options.out.is_some() || on_screen.is_some() {
+    // A signal ends the step first where something would be lost: what logs have not written yet, too.
+    let keeps = options.out.is_some() || options.running.log.is_some() || options.watching.writes();
+    if keeps || on_screen.is_some() {
         signals::listen().map_err(|e| Failure::run(format!("cannot listen for signals: {e}")))?;
     }
     drop(shown);

@@ -15,6 +15,7 @@ mod view;
 
 pub use view::{SpaceView, View};
 
+use super::step_progress::WAITING_BYTES;
 use super::text::escaped;
 use canvas::{MOST_HEIGHT, MOST_WIDTH};
 use plimsoll::plan::Entry;
@@ -46,7 +47,7 @@ fn state() -> MutexGuard<'static, Option<Tui>> {
 
 /// What it takes: the characters of the largest terminal that it fills, the curves and the messages.
 pub fn entry() -> Entry {
-    let bytes = canvas::BYTES + view::VIEW_BYTES + CODE_BYTES;
+    let bytes = canvas::BYTES + view::VIEW_BYTES + WAITING_BYTES + CODE_BYTES;
     Entry::new(TUI, bytes, format!("{MOST_WIDTH}×{MOST_HEIGHT} characters, curves, messages, code"))
 }
 

@@ -69,6 +69,11 @@ impl WatchOptions {
         self.trace.as_deref().map_or(Ok(()), |file| out_file::check("--trace", file, out))
     }
 
+    /// Whether it writes files while the run goes on.
+    pub fn writes(&self) -> bool {
+        self.tensorboard.is_some() || self.trace.is_some()
+    }
+
     /// Makes the folder of TensorBoard's files, and refuses one that cannot be written to, before anything is planned.
     pub fn make_folder(&self) -> Result<(), Failure> {
         let Some(folder) = &self.tensorboard else { return Ok(()) };

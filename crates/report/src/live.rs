@@ -1,8 +1,8 @@
 //! A server of a run's page, with what happens in the run as server-sent events.
 //!
 //! It is small on purpose: HTTP/1.1, GET alone, one answer per connection. All of it is bounded: connections, the length of a
-//! request, the time it may take, the history. The run never waits for it: [`Feed`] hands over what happened if nobody else holds
-//! the lock at that moment, and else with the next step.
+//! request, the time it may take, the history. The run never waits for it: [`Feed`] hands over what happened, many short steps
+//! together, if nobody else holds the lock at that moment, and else with the next step.
 //!
 //! Who asks under another name than the server's own (a page of another site that had its name point here), or without the token
 //! where there is one, gets no answer at all.
@@ -88,6 +88,8 @@ pub struct Server {
 pub struct Feed {
     shared: Arc<Shared>,
     pending: Vec<Happened>,
+    /// When they were last handed over.
+    handed: Instant,
 }
 
 enum Happened {
@@ -131,7 +133,8 @@ impl Server {
             .name("live page".into())
             .stack_size(STACK_BYTES)
             .spawn(move || accept(&listener, &for_thread))?;
-        let feed = Feed { shared: shared.clone(), pending: Vec::with_capacity(MAX_PENDING) };
+        let feed =
+            Feed { shared: shared.clone(), pending: Vec::with_capacity(MAX_PENDING), handed: Instant::now() };
         if address.ip().is_unspecified() {
             address.set_ip(match address.ip() {
                 IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -162,11 +165,17 @@ impl Feed {
     /// A step is done. Never waits.
     pub fn step(&mut self, step: u64, loss: f64, seconds: f64, resident_bytes: Option<u64>) {
         self.push(Happened::Step(step, loss, seconds, resident_bytes));
+        // Clients look for news that often: a step that ends after they looked is for the next look.
+        let next = Duration::try_from_secs_f64(seconds).unwrap_or(BETWEEN);
+        if self.pending.len() >= MAX_PENDING / 2 || self.handed.elapsed() + next >= BETWEEN / 2 {
+            self.hand_over();
+        }
     }
 
     /// A validation is done. Never waits.
     pub fn validation(&mut self, step: u64, loss: f64, accuracy: Option<f64>) {
         self.push(Happened::Validation(step, loss, accuracy));
+        self.hand_over();
     }
 
     fn push(&mut self, happened: Happened) {
@@ -174,12 +183,29 @@ impl Feed {
         if self.pending.len() < MAX_PENDING {
             self.pending.push(happened);
         }
-        let Ok(mut series) = self.shared.series.try_lock() else { return };
-        for happened in self.pending.drain(..) {
-            match happened {
-                Happened::Step(step, loss, seconds, resident) => series.step(step, loss, seconds, resident),
-                Happened::Validation(step, loss, accuracy) => series.validation(step, loss, accuracy),
-            }
+    }
+
+    /// Shows the server what happened, unless it is looking at what it has.
+    fn hand_over(&mut self) {
+        if let Ok(mut series) = self.shared.series.try_lock() {
+            self.handed = Instant::now();
+            add_all(&mut self.pending, &mut series);
+        }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        // The run is over, so it may wait.
+        add_all(&mut self.pending, &mut lock(&self.shared.series));
+    }
+}
+
+fn add_all(pending: &mut Vec<Happened>, series: &mut Series) {
+    for happened in pending.drain(..) {
+        match happened {
+            Happened::Step(step, loss, seconds, resident) => series.step(step, loss, seconds, resident),
+            Happened::Validation(step, loss, accuracy) => series.validation(step, loss, accuracy),
         }
     }
 }

@@ -26,6 +26,10 @@ impl<C: Callback> Callback for Sometimes<C> {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         if self.now.get() { self.to.on(event) } else { Ok(Control::Continue) }
     }
+
+    fn flush(&mut self) -> Result<(), TrainError> {
+        self.to.flush()
+    }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

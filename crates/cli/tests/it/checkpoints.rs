@@ -6,7 +6,9 @@ use plimsoll::cpu::isa::Isa;
 use plimsoll::data::{Synthetic, SyntheticSpec};
 use plimsoll::prelude::*;
 use plimsoll::tensor::random::Lcg;
-use plimsoll::train::{BatchKind, MANIFEST, Monitor, Saved, TrainState, checkpoints};
+use plimsoll::train::{
+    BatchKind, EVENTS_FILE, MANIFEST, Monitor, RunEventKind, Saved, TrainState, checkpoints, read_events,
+};
 use plimsoll_testing::or_skip;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,6 +64,13 @@ fn elements(folder: &str) -> Vec<u8> {
     bytes[8 + header..].to_vec()
 }
 
+/// The steps that the log of a folder tells of, in their order.
+fn logged(folder: &str) -> Vec<u64> {
+    let events = read_events(Path::new(folder).join(EVENTS_FILE)).unwrap().map(Result::unwrap);
+    let steps = events.filter(|event| matches!(event.what, RunEventKind::Step { .. }));
+    steps.map(|event| event.step).collect()
+}
+
 #[test]
 fn a_run_killed_at_any_time_resumes_to_the_same_bits() {
     let scratch = Scratch::new("killed");
@@ -88,7 +97,10 @@ fn a_run_killed_at_any_time_resumes_to_the_same_bits() {
         }
         assert!(stopped_inside > 0, "{name}: no kill came inside the run");
         let report = json(&plimsoll(&["train", "--json", "--resume", &killed, "--threads=2"]));
-        assert!(run.contains(&format!("--steps={}", number(&report, "steps")).as_str()));
+        let steps = number(&report, "steps") as u64;
+        assert!(run.contains(&format!("--steps={steps}").as_str()));
+        // Before a checkpoint its steps are in the log, though many wait to be written together.
+        assert_eq!(logged(&killed), (1..=steps).collect::<Vec<_>>(), "{name}: the log");
         assert!(weights(&whole) == weights(&killed), "{name}: the weights differ");
         assert!(elements(&whole) == elements(&killed), "{name}: moments differ");
     }

@@ -361,6 +361,39 @@ fn an_ignored_signal_stays_ignored() {
     assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_signal_leaves_a_log_with_every_step_also_without_a_folder() {
+    use std::process::{Command, Stdio};
+    let scratch = Scratch::new("log-stopped");
+    let log = scratch.0.join("log.jsonl");
+    let run = [
+        "train",
+        "--model=mlp",
+        "--width=8",
+        "--batch=4",
+        "--steps=1000000",
+        "--validate-every=1000000",
+        "--log",
+    ];
+    let mut command = support::command(&[&run[..], &[log.to_str().unwrap()]].concat());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = || fs::read_to_string(&log).map_or(0, |text| text.lines().count());
+    while lines() < 10 {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(143), "{message}");
+    let steps: Vec<u64> =
+        plimsoll::train::read_events(&log).unwrap().map(|event| event.unwrap().step).collect();
+    let last = *steps.last().unwrap();
+    // Before them is the line of the run's beginning.
+    assert_eq!(steps, (0..=last).collect::<Vec<_>>());
+    assert!(message.contains(&format!("after step {last}")), "{message}");
+}
+
 #[test]
 fn a_fully_masked_query_is_not_reported_as_diverged() {
     let float = |shape: [usize; 4]| TensorType::new(DType::F32, shape);

@@ -109,6 +109,22 @@ fn events_come_as_they_happen_and_end_with_the_run() {
 }
 
 #[test]
+fn short_steps_reach_the_server_together_and_all_of_them_when_the_run_ends() {
+    let (server, mut feed, _) = server(None, PATIENCE);
+    let known = || lock(&server.shared.series).points().iter().map(|point| point.step).collect::<Vec<_>>();
+    let begun = feed.handed;
+    (1..=20).for_each(|step| feed.step(step, 1.0, 1e-6, None));
+    let waited = known().is_empty();
+    assert!(waited || begun.elapsed() >= BETWEEN / 2, "{:?}", known());
+    // A client would look before the next step of a second ends.
+    feed.step(21, 1.0, 1.0, None);
+    assert_eq!(known(), (1..=21).collect::<Vec<_>>());
+    feed.step(22, 1.0, 1e-6, None);
+    drop(feed);
+    assert_eq!(known(), (1..=22).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_thousand_connections_and_malformed_requests_are_survived() {
     let (server, mut feed, address) = server(None, Duration::from_millis(300));
     let long = [b"GET /".as_slice(), &[b'a'; 3 * MAX_REQUEST_BYTES]].concat();

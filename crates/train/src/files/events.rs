@@ -217,7 +217,7 @@ impl Iterator for RunEvents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Callback, Held, RunLog, TrainEvent};
+    use crate::{Callback, Control, Held, RunLog, TrainEvent};
     use plimsoll_testing::Scratch;
     use std::fs;
     use std::time::Duration;
@@ -276,6 +276,33 @@ mod tests {
             let lines = ends.iter().filter(|end| **end <= cut).count();
             assert_eq!(read(&path).len(), lines, "cut after {cut} bytes");
         }
+    }
+
+    #[test]
+    fn steps_are_written_together_in_the_order_of_events_and_all_of_them_before_a_checkpoint() {
+        let scratch = Scratch::new("together");
+        let path = scratch.0.join("events.jsonl");
+        let mut log = RunLog::create(&path).unwrap();
+        let begun = std::time::Instant::now();
+        (1..=3).for_each(|i| assert_eq!(log.on(&step(i, 1.0)).unwrap(), Control::Continue));
+        let waited = fs::read(&path).unwrap().is_empty();
+        assert!(waited || begun.elapsed() > Duration::from_millis(200), "every step was written alone");
+        log.on(&TrainEvent::Diverged { step: 3, loss: 1.0, replayed: 0 }).unwrap();
+        log.on(&step(4, 1.0)).unwrap();
+        log.flush().unwrap();
+        // As if the program were killed here: what was written is whole lines, up to the last flush.
+        log.on(&step(5, 1.0)).unwrap();
+        std::mem::forget(log);
+        let steps = |events: &[RunEvent]| events.iter().map(|event| event.step).collect::<Vec<_>>();
+        let events = read(&path);
+        assert_eq!(&steps(&events)[..5], [1, 2, 3, 3, 4]);
+        assert_eq!(events[3].what, RunEventKind::Diverged);
+        // Those of a run that goes on after step 4 follow them, and however many there are, none is lost.
+        let mut log = RunLog::resume(&path, 4).unwrap();
+        (5..=1000).for_each(|i| assert_eq!(log.on(&step(i, 1.0)).unwrap(), Control::Continue));
+        drop(log);
+        let expected = [1, 2, 3, 3].into_iter().chain(4..=1000).collect::<Vec<u64>>();
+        assert_eq!(steps(&read(&path)), expected);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `tensor_file.rs` reads and writes safetensors files of states, with checked lengths and atomic writes. `weights.rs` maps
 //! names and layouts of other frameworks (`layout.rs`), `checkpoint.rs` adds where the run stands, and
 //! `checkpoint_folder.rs` names and prunes a folder of them. `joined.rs` reads a checkpoint whose processes wrote a part each. `sparse.rs` is
-//! about pruned parameters. Every file is untrusted input.
+//! about pruned parameters. What logs write of steps waits in `waiting.rs` for more of it. Every file is untrusted input.
 
 mod checkpoint;
 pub(crate) mod checkpoint_folder;
@@ -16,6 +16,7 @@ mod run_log;
 mod sparse;
 pub(crate) mod tensor_file;
 mod tensorboard;
+mod waiting;
 pub(crate) mod weights;
 
 pub use checkpoint::TrainState;

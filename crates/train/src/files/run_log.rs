@@ -1,5 +1,6 @@
 //! A run's events as a CSV or JSON Lines file.
 
+use super::waiting::Waiting;
 use crate::{Callback, Control, TrainError, TrainEvent};
 use plimsoll_plan::LoadSheet;
 use serde::Serialize;
@@ -14,8 +15,16 @@ pub const EVENTS_FILE: &str = "events.jsonl";
 /// The longest line that is kept on resuming, and read by [`read_events`](super::read_events).
 pub(super) const MAX_LINE_BYTES: u64 = 16 << 20;
 
+/// Steps that wait to be written at most, and bytes of the buffer, which holds their lines: they are one call of the system. Both are a part
+/// of the load sheet's entry for the heap.
+const MOST_STEPS: usize = 128;
+const BUFFER_BYTES: usize = 32 << 10;
+
 /// Writes events to a file as they happen: a table of validations (`.csv`), or a JSON object for each event, each on its own line
 /// (`.jsonl`), which [`read_events`](super::read_events) reads again.
+///
+/// Short steps are written together, four times a second: a program that is killed loses at most those of its last quarter of a second. What
+/// happened before a checkpoint is written before it, and all of it when [`Session::fit`](crate::Session::fit) ends, in whatever way.
 ///
 /// ```no_run
 /// # use plimsoll_train::{RunLog, Session, TrainError};
@@ -30,6 +39,7 @@ pub struct RunLog {
     table: bool,
     /// Whether the table's header line is written.
     headed: bool,
+    steps: Waiting<StepLine>,
 }
 
 /// A step's line. What is not known is left out.
@@ -56,7 +66,13 @@ impl RunLog {
         let path = path.as_ref();
         let table = is_table(path)?;
         let file = File::create(path).map_err(|source| TrainError::file(path, source))?;
-        Ok(Self { path: path.into(), file: BufWriter::new(file), table, headed: false })
+        Ok(Self::of(path, file, table))
+    }
+
+    fn of(path: &Path, file: File, table: bool) -> Self {
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let steps = Waiting::new(if table { 0 } else { MOST_STEPS });
+        Self { path: path.into(), file, table, headed: false, steps }
     }
 
     /// Refuses a file whose name says no form: a table ends in `.csv`, a log of events in `.jsonl`.
@@ -76,7 +92,7 @@ impl RunLog {
         let partial = path.with_extension("partial");
         let table = is_table(path)?;
         let file = File::create(&partial).map_err(|source| TrainError::file(&partial, source))?;
-        let mut log = Self { path: path.into(), file: BufWriter::new(file), table, headed: false };
+        let mut log = Self::of(path, file, table);
         let mut old = BufReader::new(old);
         let mut line = Vec::new();
         while next_line(&mut old, &mut line).map_err(|source| TrainError::file(path, source))? {
@@ -88,7 +104,7 @@ impl RunLog {
                 log.write(text)?;
             }
         }
-        log.flush()?;
+        log.write_all()?;
         fs::rename(&partial, path).map_err(|source| TrainError::file(path, source))?;
         Ok(log)
     }
@@ -99,7 +115,9 @@ impl RunLog {
         let table = is_table(path)?;
         let file =
             File::options().append(true).open(path).map_err(|source| TrainError::file(path, source))?;
-        Ok(Self { path: path.into(), file: BufWriter::new(file), table, headed: true })
+        let mut log = Self::of(path, file, table);
+        log.headed = true;
+        Ok(log)
     }
 
     /// Writes that a run of so many steps begins, or goes on after `steps_done` of them, under this load sheet. A table has no
@@ -130,7 +148,7 @@ impl RunLog {
             return Ok(());
         }
         self.write(&json!({ "step": step, "time": now(), kind: fields }).to_string())?;
-        self.flush()
+        self.write_all()
     }
 
     /// The step of a line; `None` for a table's header, or a truncated line.
@@ -141,18 +159,25 @@ impl RunLog {
         }
     }
 
+    /// Adds a line behind those of the steps so far.
     fn write(&mut self, line: &str) -> Result<(), TrainError> {
+        self.write_steps()?;
         writeln!(self.file, "{line}").map_err(|source| TrainError::file(&self.path, source))
     }
 
-    /// Writes a step's line. Allocates nothing.
-    fn write_step(&mut self, line: &StepLine) -> Result<(), TrainError> {
-        let written = serde_json::to_writer(&mut self.file, line).map_err(io::Error::from);
-        let written = written.and_then(|()| self.file.write_all(b"\n"));
-        written.map_err(|source| TrainError::file(&self.path, source))
+    /// Adds the lines of the steps that wait. Allocates nothing.
+    fn write_steps(&mut self) -> Result<(), TrainError> {
+        let Self { file, steps, .. } = self;
+        let written = steps.take(|line| {
+            serde_json::to_writer(&mut *file, &line)?;
+            file.write_all(b"\n")
+        });
+        written.map_err(|source: io::Error| TrainError::file(&self.path, source))
     }
 
-    fn flush(&mut self) -> Result<(), TrainError> {
+    /// Writes everything to the file.
+    fn write_all(&mut self) -> Result<(), TrainError> {
+        self.write_steps()?;
         self.file.flush().map_err(|source| TrainError::file(&self.path, source))
     }
 }
@@ -181,7 +206,7 @@ impl Callback for RunLog {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         match *event {
             TrainEvent::Step { step, epoch, loss, examples, time, data, held, scale, .. } if !self.table => {
-                self.write_step(&StepLine {
+                self.steps.push(StepLine {
                     step,
                     time: now(),
                     epoch,
@@ -192,9 +217,10 @@ impl Callback for RunLog {
                     resident_bytes: held.map(|held| held.resident_bytes),
                     swapped_bytes: held.map(|held| held.swapped_bytes),
                     loss_scale: scale.map(|scale| scale.scale),
-                })?;
-                // A checkpoint may come next, and a run resumed from it does not write this step again.
-                self.flush()?;
+                });
+                if self.steps.is_due(time, 1) {
+                    self.write_all()?;
+                }
             }
             TrainEvent::Validation { step, epoch, part, train_loss, evaluation, figures, since_best } => {
                 let accuracy = evaluation.accuracy.map(|accuracy| ("accuracy", accuracy));
@@ -220,7 +246,7 @@ impl Callback for RunLog {
                     });
                     self.write(&line.to_string())?;
                 }
-                self.flush()?;
+                self.write_all()?;
             }
             TrainEvent::Diverged { step, loss, replayed: 0 } => {
                 self.other(step, "diverged", json!({ "loss": loss }))?;
@@ -232,5 +258,16 @@ impl Callback for RunLog {
             TrainEvent::Step { .. } | TrainEvent::Diverged { .. } => {}
         }
         Ok(Control::Continue)
+    }
+
+    fn flush(&mut self) -> Result<(), TrainError> {
+        self.write_all()
+    }
+}
+
+impl Drop for RunLog {
+    fn drop(&mut self) {
+        // Nobody is left to hear of an error.
+        let _ = self.write_all();
     }
 }

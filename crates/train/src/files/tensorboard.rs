@@ -1,6 +1,7 @@
 //! A run's scalars, parameters and configuration as TensorBoard shows them: an event file, which is a TFRecord file of `Event`
 //! messages. Field numbers are those of TensorBoard's `event.proto` and `summary.proto`.
 
+use super::waiting::Waiting;
 use crate::{Callback, Control, Held, TrainError, TrainEvent};
 use plimsoll_data::tfrecord_checksum;
 use plimsoll_trace::proto::Message;
@@ -11,8 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes of records before they are written.
 const BUFFER_BYTES: usize = 32 << 10;
-/// The longest that records wait to be written, and the shortest time between two points of memory.
-const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// Scalars of steps that wait to be encoded at most, and those of one step.
+const MOST_SCALARS: usize = 384;
+const STEP_SCALARS: usize = 7;
+/// The shortest time between two points of memory.
 const MEASURE_EVERY: Duration = Duration::from_millis(200);
 
 /// The limit of the first bucket above zero, how much larger each next one is, and how many there are: up to 10²⁰.
@@ -45,7 +48,7 @@ pub struct TensorBoard {
     /// Records that are not written yet, and one in the making.
     buffer: Vec<u8>,
     event: Message,
-    written: Instant,
+    scalars: Waiting<Scalar>,
     measured: Option<Instant>,
     planned_bytes: Option<usize>,
     /// Steps between two histograms.
@@ -53,9 +56,19 @@ pub struct TensorBoard {
     histogram: Histogram,
 }
 
+/// A scalar of a step.
+struct Scalar {
+    /// Seconds since 1970.
+    time: f64,
+    step: u64,
+    tag: &'static str,
+    value: f64,
+}
+
 impl TensorBoard {
     /// Memory that it takes, for [`crate::Trainer::outside`].
-    pub const BYTES: usize = 2 * BUFFER_BYTES + 3 * 2 * BUCKETS * size_of::<f64>();
+    pub const BYTES: usize =
+        2 * BUFFER_BYTES + MOST_SCALARS * size_of::<Scalar>() + 3 * 2 * BUCKETS * size_of::<f64>();
 
     /// A new event file in a folder, which is made if it is not there, of a run that has done so many steps: TensorBoard then
     /// forgets the later ones of earlier files.
@@ -80,7 +93,7 @@ impl TensorBoard {
             file,
             buffer: Vec::with_capacity(BUFFER_BYTES),
             event: Message::with_capacity(BUFFER_BYTES),
-            written: Instant::now(),
+            scalars: Waiting::new(MOST_SCALARS),
             measured: None,
             planned_bytes: None,
             every: None,
@@ -93,7 +106,7 @@ impl TensorBoard {
                 event.message(7, |log| log.uint(1, 1));
             })?;
         }
-        board.flush()?;
+        board.write_all()?;
         Ok(board)
     }
 
@@ -112,62 +125,91 @@ impl TensorBoard {
     /// Writes text, as Markdown.
     pub fn text(&mut self, tag: &str, text: &str) -> Result<(), TrainError> {
         self.write(|event| text_event(event, tag, text))?;
-        self.flush()
+        self.write_all()
     }
 
     fn scalar(&mut self, step: u64, tag: &str, value: f64) -> Result<(), TrainError> {
         self.write(|event| scalar_event(event, step, tag, value))
     }
 
-    /// Adds a record: an event of now.
+    /// Adds a record behind those of the steps so far: an event of now.
     fn write(&mut self, write: impl FnOnce(&mut Message)) -> Result<(), TrainError> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.event.clear();
-        self.event.double(1, now.as_secs_f64());
-        write(&mut self.event);
-        if self.buffer.len() + self.event.as_bytes().len() + 16 > BUFFER_BYTES {
-            self.flush()?;
-        }
-        append_record(&mut self.buffer, self.event.as_bytes());
-        if self.written.elapsed() >= WRITE_EVERY { self.flush() } else { Ok(()) }
+        self.encode_scalars()?;
+        self.add(now(), write)
     }
 
-    fn flush(&mut self) -> Result<(), TrainError> {
-        self.file.write_all(&self.buffer).map_err(|source| TrainError::file(&self.path, source))?;
-        self.buffer.clear();
-        self.written = Instant::now();
+    fn encode_scalars(&mut self) -> Result<(), TrainError> {
+        let mut scalars = std::mem::replace(&mut self.scalars, Waiting::new(0));
+        let encoded = scalars.take(|Scalar { time, step, tag, value }| {
+            self.add(time, |event| scalar_event(event, step, tag, value))
+        });
+        // Its memory is used again.
+        self.scalars = scalars;
+        encoded
+    }
+
+    /// Adds a record of a time.
+    fn add(&mut self, time: f64, write: impl FnOnce(&mut Message)) -> Result<(), TrainError> {
+        self.event.clear();
+        self.event.double(1, time);
+        write(&mut self.event);
+        if self.buffer.len() + self.event.as_bytes().len() + 16 > BUFFER_BYTES {
+            self.write_buffer()?;
+        }
+        append_record(&mut self.buffer, self.event.as_bytes());
         Ok(())
     }
 
-    fn memory(&mut self, step: u64, held: Option<Held>) -> Result<(), TrainError> {
+    /// Writes everything to the file.
+    fn write_all(&mut self) -> Result<(), TrainError> {
+        self.encode_scalars()?;
+        self.write_buffer()
+    }
+
+    fn write_buffer(&mut self) -> Result<(), TrainError> {
+        self.file.write_all(&self.buffer).map_err(|source| TrainError::file(&self.path, source))?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// The scalars of memory after a step, from time to time.
+    fn memory(&mut self, held: Option<Held>) -> [Option<(&'static str, f64)>; 3] {
         if self.measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
-            return Ok(());
+            return [None; 3];
         }
         self.measured = Some(Instant::now());
-        if let Some(held) = held {
-            self.scalar(step, "memory/resident_bytes", held.resident_bytes as f64)?;
-            self.scalar(step, "memory/swapped_bytes", held.swapped_bytes as f64)?;
-        }
-        match self.planned_bytes {
-            Some(bytes) => self.scalar(step, "memory/planned_bytes", bytes as f64),
-            None => Ok(()),
-        }
+        let bytes = |tag: &'static str, bytes: Option<usize>| bytes.map(|bytes| (tag, bytes as f64));
+        [
+            bytes("memory/resident_bytes", held.map(|held| held.resident_bytes)),
+            bytes("memory/swapped_bytes", held.map(|held| held.swapped_bytes)),
+            bytes("memory/planned_bytes", self.planned_bytes),
+        ]
     }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Callback for TensorBoard {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         match *event {
             TrainEvent::Step { step, loss, examples, time, held, learning_rate, scale, .. } => {
-                self.scalar(step, "loss/train", loss)?;
-                self.scalar(step, "samples_per_second", examples as f64 / time.as_secs_f64().max(1e-9))?;
-                if let Some(rate) = learning_rate {
-                    self.scalar(step, "learning_rate", rate)?;
+                let speed = examples as f64 / time.as_secs_f64().max(1e-9);
+                let own: [_; STEP_SCALARS - 3] = [
+                    Some(("loss/train", loss)),
+                    Some(("samples_per_second", speed)),
+                    learning_rate.map(|rate| ("learning_rate", rate)),
+                    scale.map(|scale| ("loss_scale", scale.scale)),
+                ];
+                let at = now();
+                for (tag, value) in own.into_iter().chain(self.memory(held)).flatten() {
+                    self.scalars.push(Scalar { time: at, step, tag, value });
                 }
-                if let Some(scale) = scale {
-                    self.scalar(step, "loss_scale", scale.scale)?;
+                if self.scalars.is_due(time, STEP_SCALARS) {
+                    self.write_all()?;
                 }
-                self.memory(step, held)?;
             }
             TrainEvent::Validation { step, part, train_loss, evaluation, figures, .. } => {
                 if train_loss.is_finite() {
@@ -182,9 +224,9 @@ impl Callback for TensorBoard {
                 {
                     self.scalar(step, &format!("{part}/accuracy"), accuracy)?;
                 }
-                self.flush()?;
+                self.write_all()?;
             }
-            TrainEvent::Diverged { .. } | TrainEvent::AbovePlan { .. } => self.flush()?,
+            TrainEvent::Diverged { .. } | TrainEvent::AbovePlan { .. } => self.write_all()?,
         }
         Ok(Control::Continue)
     }
@@ -210,12 +252,16 @@ impl Callback for TensorBoard {
         self.histogram.clear();
         written
     }
+
+    fn flush(&mut self) -> Result<(), TrainError> {
+        self.write_all()
+    }
 }
 
 impl Drop for TensorBoard {
     fn drop(&mut self) {
         // The run is over: nobody is left to hear of an error.
-        let _ = self.flush();
+        let _ = self.write_all();
     }
 }
 
@@ -371,6 +417,52 @@ mod tests {
         add(1003.0, &|event| text_event(event, "run", "batch 64"));
         let written: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(written, FROZEN);
+    }
+
+    #[test]
+    fn scalars_of_steps_that_waited_stand_before_what_came_later() {
+        let scratch = plimsoll_testing::Scratch::new("board");
+        let step = |step| TrainEvent::Step {
+            step,
+            steps: 9,
+            epoch: 0,
+            loss: 0.5,
+            examples: 1,
+            time: Duration::from_millis(1),
+            data: Duration::ZERO,
+            held: None,
+            learning_rate: None,
+            scale: None,
+        };
+        let evaluation = crate::Evaluation { loss: 0.5, accuracy: None, examples: 1, classes: true };
+        let (train_loss, figures) = (f64::NAN, &[][..]);
+        let part = "validation";
+        let validated = TrainEvent::Validation {
+            step: 2,
+            epoch: 0,
+            part,
+            train_loss,
+            evaluation,
+            figures,
+            since_best: 0,
+        };
+        let mut board = TensorBoard::create(&scratch.0, 0).unwrap();
+        let path = board.path.clone();
+        let begun = fs::metadata(&path).unwrap().len();
+        for event in [step(1), step(2), validated, step(3)] {
+            board.on(&event).unwrap();
+        }
+        // As if the program were killed here.
+        let killed = fs::read(&path).unwrap();
+        drop(board);
+        let whole = fs::read(&path).unwrap();
+        let tags = |file: &[u8]| -> String {
+            let is_one = |at: &usize| file[*at..].starts_with(b"loss/");
+            (0..file.len()).filter(is_one).map(|at| file[at + 5] as char).collect()
+        };
+        assert!(killed.len() as u64 > begun && whole.starts_with(&killed));
+        // Training losses of two steps, the validation's, and that of a step.
+        assert_eq!((tags(&killed).get(..3), tags(&whole).as_str()), (Some("ttv"), "ttvt"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use plimsoll_data::{DATA_SET, Dataset};
 use plimsoll_plan::Entry;
 use plimsoll_plan::sheet::{HEAP_CAP, STATE_BUFFER};
 
-/// The heap besides plans, data and buffers: arguments, text, headers of files.
+/// The heap besides plans, data and buffers: arguments, text, headers of files, what logs of events keep (50 KiB each).
 const HEAP_BYTES: usize = (3 << 19) - STATE_BUFFER_BYTES;
 /// Resident part of one thread's stack and its kernel structures, with pages of 4 KiB.
 const THREAD_BYTES: usize = 12 << 10;

@@ -48,6 +48,12 @@ pub trait Callback {
         Ok(())
     }
 
+    /// Writes down what it keeps of the events so far. Called before validations and checkpoints, and when
+    /// [`Session::fit`](crate::Session::fit) ends, in whatever way. An error ends the run.
+    fn flush(&mut self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
     /// A factor of the learning rate in step `step` (from 0) of `steps`, on top of the trainer's schedule.
     fn scale(&mut self, _step: u64, _steps: u64) -> f64 {
         1.0
@@ -58,6 +64,11 @@ impl<F: FnMut(&TrainEvent<'_>) -> Control> Callback for F {
     fn on(&mut self, event: &TrainEvent<'_>) -> Result<Control, TrainError> {
         Ok(self(event))
     }
+}
+
+/// Lets callbacks write down what they keep; the first error, when all have.
+pub(super) fn flush(callbacks: &[Rc<RefCell<dyn Callback>>]) -> Result<(), TrainError> {
+    callbacks.iter().map(|callback| callback.borrow_mut().flush()).fold(Ok(()), Result::and)
 }
 
 /// Everyone who receives the events of one `fit`.
@@ -82,6 +93,13 @@ impl<'a> Listeners<'a> {
         let all = self.callbacks.iter().try_fold(own, |most, c| Ok(most.max(c.borrow_mut().on(event)?)));
         self.failed |= all.is_err();
         all
+    }
+
+    /// Lets them write down what they keep.
+    pub fn flush(&mut self) -> Result<(), TrainError> {
+        let flushed = flush(self.callbacks);
+        self.failed |= flushed.is_err();
+        flushed
     }
 
     /// Whether a callback reads the parameters after a step.

@@ -1,5 +1,6 @@
 //! Saving a session's checkpoints and resuming from them.
 
+use super::callback::flush;
 use super::{Saved, Session};
 use crate::TrainError;
 use crate::files::checkpoint_folder::{checkpoints, file_name, is_refusal, newest, prune};
@@ -243,7 +244,9 @@ impl Session {
 
     /// Saves a checkpoint before the run ends early; a failure to save is part of the answer.
     pub(super) fn save_on_exit(&self) -> Saved {
-        match self.save_checkpoint() {
+        // A log that cannot be written does not keep the states from being saved.
+        let _ = flush(&self.callbacks);
+        match self.save_in_folder() {
             Ok(Some(folder)) => Saved::In(folder),
             Ok(None) => Saved::Nowhere,
             Err(error) => Saved::Failed(error.to_string()),
@@ -261,8 +264,16 @@ impl Session {
         all.into_iter().rev().find(|path| is_own(path))
     }
 
-    /// Saves a checkpoint in the trainer's folder, if it names one; returns the folder.
-    pub(super) fn save_checkpoint(&self) -> Result<Option<PathBuf>, TrainError> {
+    /// Saves a checkpoint in the trainer's folder, if it names one. Callbacks write what they keep before it is there: a run that resumes
+    /// from it does not tell of the steps before.
+    pub(super) fn save_checkpoint(&self) -> Result<(), TrainError> {
+        let flushed = flush(&self.callbacks);
+        self.save_in_folder()?;
+        flushed
+    }
+
+    /// Saves a checkpoint; returns the folder.
+    fn save_in_folder(&self) -> Result<Option<PathBuf>, TrainError> {
         let Some(folder) = self.trainer.checkpoint_folder() else { return Ok(None) };
         // The first rank saves, and the others what they alone hold.
         if !self.trainer.follows() || self.is_sharded() {

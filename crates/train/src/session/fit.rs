@@ -1,7 +1,7 @@
 //! The training loop: steps, validations, checkpoints.
 
 use super::batch_plan::Run;
-use super::callback::Listeners;
+use super::callback::{Listeners, flush};
 use super::log::StepLog;
 use super::trace::TracedStep;
 use super::watch::Guard;
@@ -40,7 +40,7 @@ impl Session {
             // A callback failed, not a step: the states are good.
             self.save_on_exit_alone();
         }
-        match result {
+        let result = match result {
             // An evaluation was left. Where the run has a folder, its checkpoint is not saved yet.
             Err(TrainError::Interrupted { step, saved: Saved::Nowhere }) => {
                 Err(TrainError::Interrupted { step, saved: self.save_on_exit() })
@@ -51,6 +51,11 @@ impl Session {
                 Err(TrainError::DeviceLost { device, reason, step, last_checkpoint })
             }
             result => result,
+        };
+        // The error that ended a run says more than that of a log which has no more room.
+        match (result, flush(&callbacks)) {
+            (Ok(_), Err(error)) => Err(error),
+            (result, _) => result,
         }
     }
 
@@ -333,6 +338,7 @@ impl Session {
         listeners: &mut Listeners<'_>,
     ) -> Result<(Evaluation, Control), TrainError> {
         let data = self.data.clone();
+        listeners.flush()?;
         let (evaluation, figures) = self.evaluate_part(data.evaluation_part())?;
         let (step, train_loss) = (log.done(), log.mean_loss());
         let cost = self.trainer.monitor.cost(&evaluation, &figures)?;
