@@ -72,12 +72,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         // The machine's speed changes: it is measured beside each round.
         let network = measure(world.as_ref(), cores, largest, together)?;
         predicted.push(communication(&plans, &network)?);
-        // All begin at one time, which the first one chooses: nobody waits for another that comes late.
+        // All begin at one time, which the first one chooses: nobody waits for another that comes late. They sleep until then, because there
+        // may be more of them than cores.
         let begin = words(&world.gather(&(now_ns() + AHEAD_NS).to_le_bytes())?).next().unwrap_or(0);
-        std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now_ns() + AHEAD_NS / 10)));
-        while now_ns() < begin {
-            std::thread::yield_now();
-        }
+        std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now_ns())));
         buffers.pass(world.as_ref(), passes)?;
         let all = world.gather(&now_ns().saturating_sub(begin).to_le_bytes())?;
         let times = words(&all);
