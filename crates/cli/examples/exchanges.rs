@@ -20,8 +20,8 @@ use std::error::Error;
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
-/// How long before the exchanges of a step all processes agree on when they begin.
-const AHEAD_NS: u64 = 1_000_000;
+/// How long before the exchanges of a step all processes agree on when they begin: with more of them than cores that takes milliseconds.
+const AHEAD_NS: u64 = 20_000_000;
 
 /// Measures the exchanges of a step
 #[derive(Parser)]
