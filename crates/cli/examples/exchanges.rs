@@ -3,22 +3,25 @@
 //!     mpirun -n 3 target/release/examples/exchanges --model mlp --batch 256 --shard gradients
 //!
 //! Each process plans the step, measures how fast a message goes around all of them, and then does the exchanges of its plan, without any
-//! kernel, some times. The first one prints a line of JSON: bytes that all receive in a step, the median of the longest times of each
-//! round, and the prediction. `benches/ranks.py --exchanges` makes a table of it.
+//! kernel, some times; all on one machine, whose clock they share. The first one prints a line of JSON: bytes that all receive in a step, the
+//! median of the longest times of each round, and the prediction. `benches/ranks.py --exchanges` makes a table of it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use clap::Parser;
 use plimsoll::data::SyntheticSpec;
 use plimsoll::nn::zoo::{ZOO, ZooOptions};
-use plimsoll::plan::{Exchanged, Passing, Ranks, Transport, exchanges};
+use plimsoll::plan::{Exchanged, Passing, Ranks, STATES, Transport, exchanges};
 use plimsoll::prelude::*;
 use plimsoll::train::{Reduction, Shard, communication};
 use plimsoll_collective::{World, measure};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
+
+/// How long before the exchanges of a step all processes agree on when they begin: with more of them than cores that takes milliseconds.
+const AHEAD_NS: u64 = 20_000_000;
 
 /// Measures the exchanges of a step
 #[derive(Parser)]
@@ -60,22 +63,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|(rank, plan)| exchanges(&plan.plans[0].graph, (rank, world.size()), &states));
     let all_passes = passes.collect::<Result<Vec<_>, _>>()?;
     let largest = all_passes.iter().flatten().map(|pass| pass.bytes).max().unwrap_or(0);
+    let together = all_passes.iter().map(|passes| places(passes).1).max().unwrap_or(0);
     let passes = &all_passes[rank];
     let cores = std::thread::available_parallelism()?.get();
     let mut buffers = Buffers::new(passes);
     let (mut measured, mut predicted) = (Vec::new(), Vec::new());
     for _ in 0..flags.rounds.max(1) {
         // The machine's speed changes: it is measured beside each round.
-        let network = measure(world.as_ref(), cores, largest)?;
+        let network = measure(world.as_ref(), cores, largest, together)?;
         predicted.push(communication(&plans, &network)?);
-        // The second one ends at about the same time for all: nobody sleeps in it.
-        world.gather(&[])?;
-        world.gather(&[])?;
-        let start = Instant::now();
+        // All begin at one time, which the first one chooses: nobody waits for another that comes late. They sleep until then, because there
+        // may be more of them than cores.
+        let begin = words(&world.gather(&(now_ns() + AHEAD_NS).to_le_bytes())?).next().unwrap_or(0);
+        std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now_ns())));
         buffers.pass(world.as_ref(), passes)?;
-        let time = start.elapsed().as_nanos() as u64;
-        let all = world.gather(&time.to_le_bytes())?;
-        let times = all.iter().filter_map(|told| Some(u64::from_le_bytes(told[..].try_into().ok()?)));
+        let all = world.gather(&now_ns().saturating_sub(begin).to_le_bytes())?;
+        let times = words(&all);
         measured.push(times.max().unwrap_or(0));
     }
     if rank == 0 {
@@ -89,9 +92,38 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// The time of this machine's clock, which all its processes share.
+fn now_ns() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64)
+}
+
+/// The number that each process told.
+fn words(all: &[Vec<u8>]) -> impl Iterator<Item = u64> {
+    all.iter().filter_map(|told| Some(u64::from_le_bytes(told[..].try_into().ok()?)))
+}
+
 fn median(mut times: Vec<u64>) -> u64 {
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+/// The place of each value that passes, and the end of the last one.
+fn places(passes: &[Exchanged]) -> (Vec<Range<usize>>, usize) {
+    let (mut sums, mut end) = (BTreeMap::new(), 0);
+    let places = passes.iter().map(|pass| {
+        let start = match pass.passing {
+            // A state has the chain's number of another value, and pieces of which each lies elsewhere.
+            Passing::Receive(_, message) | Passing::Send(_, message) | Passing::Hand(_, message)
+                if &*pass.layer != STATES =>
+            {
+                *sums.entry((message.chain, pass.bytes)).or_insert(end)
+            }
+            _ => end,
+        };
+        end = end.max(start + pass.bytes);
+        start..start + pass.bytes
+    });
+    (places.collect(), end)
 }
 
 /// Where a device sends from and receives into. Each value has a place of its own, as in an arena, and a sum is sent on from where it was
@@ -104,21 +136,7 @@ struct Buffers {
 
 impl Buffers {
     fn new(passes: &[Exchanged]) -> Self {
-        let (mut sums, mut end) = (BTreeMap::new(), 0);
-        let places = passes.iter().map(|pass| {
-            let start = match pass.passing {
-                // A state has the chain's number of another value, and pieces of which each lies elsewhere.
-                Passing::Receive(_, message) | Passing::Send(_, message) | Passing::Hand(_, message)
-                    if pass.op != "share" =>
-                {
-                    *sums.entry((message.chain, pass.bytes)).or_insert(end)
-                }
-                _ => end,
-            };
-            end = end.max(start + pass.bytes);
-            start..start + pass.bytes
-        });
-        let places = places.collect();
+        let (places, end) = places(passes);
         let added = passes.iter().filter(|pass| pass.passing == Passing::AllReduce);
         let most_added = added.map(|pass| pass.bytes).max().unwrap_or(0);
         Self { bytes: vec![1; end], places, added: vec![0.0; most_added / size_of::<f32>()] }

@@ -16,11 +16,13 @@ const GATHER_TAG: c_int = 0;
 const LARGEST_TAG: usize = 32_767;
 /// Numbers that are added up at once: the library holds as many of its own meanwhile.
 const ADDED_AT_ONCE: usize = 1 << 18;
-/// Tests before a wait lets other threads run, and before it sleeps.
+/// Tests before a wait lets other threads run, and how long it has lasted before it sleeps.
 const EAGER_TESTS: u32 = 64;
-const YIELDING_TESTS: u32 = 512;
-/// How long a wait sleeps between tests: shortly, because a chain waits for it.
-const NAP: Duration = Duration::from_micros(50);
+const YIELDING: Duration = Duration::from_micros(100);
+/// A wait sleeps between tests for this part (1/8) of what it has lasted, so that what the sleep adds to it is little; within limits.
+const NAP_PART: u32 = 8;
+const SHORTEST_NAP: Duration = Duration::from_micros(10);
+const LONGEST_NAP: Duration = Duration::from_micros(100);
 
 /// Bytes and number of the messages that are on their way together while the library is measured: as many small ones as a step may have that
 /// goes ahead of the next process, and as many that the library cuts.
@@ -193,7 +195,7 @@ impl World {
         &self,
         mut is_done: impl FnMut(&mut Vec<Sending>) -> Result<bool, String>,
     ) -> Result<bool, String> {
-        let (mut tests, mut since) = (0u32, None);
+        let (mut tests, start, mut sleeps) = (0u32, Instant::now(), false);
         loop {
             if is_done(&mut self.lock())? {
                 return Ok(true);
@@ -201,12 +203,18 @@ impl World {
             tests = tests.saturating_add(1);
             if tests < EAGER_TESTS {
                 std::hint::spin_loop();
-            } else if tests < YIELDING_TESTS {
+                continue;
+            }
+            let waited = start.elapsed();
+            if waited < YIELDING {
                 std::thread::yield_now();
-            } else if since.get_or_insert_with(Instant::now).elapsed() > self.time_out {
+            } else if waited > self.time_out {
                 return Ok(false);
             } else {
-                std::thread::sleep(NAP);
+                if !std::mem::replace(&mut sleeps, true) {
+                    sleep_exactly();
+                }
+                std::thread::sleep((waited / NAP_PART).clamp(SHORTEST_NAP, LONGEST_NAP));
             }
         }
     }
@@ -243,7 +251,7 @@ impl World {
             // write to the bytes.
             return within(TO_CANCEL, self.silent(from), || {
                 while !self.is_done(&mut request)? {
-                    std::thread::sleep(NAP);
+                    std::thread::sleep(LONGEST_NAP);
                 }
                 Err(self.silent(from))
             });
@@ -347,6 +355,15 @@ fn pieces(bytes: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 fn pieces_of(length: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..length).step_by(most).map(move |start| start..length.min(start + most))
+}
+
+/// Lets this thread's sleeps end when they should: the kernel may add 50 us, to wake several threads at once.
+fn sleep_exactly() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: sets a number of the calling thread.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1_usize);
+    }
 }
 
 fn silent(who: &str, time_out: Duration) -> String {

@@ -47,7 +47,7 @@ pub use executor::{ExecuteError, Executor, Extra, Prepared};
 pub use lower::ChunkTypes;
 pub use null::{NullExecutor, NullTarget};
 pub use offload::Waits;
-pub use passes::{Exchanged, Network, check_passes, communication, exchanges};
+pub use passes::{Exchanged, Network, STATES, check_passes, communication, exchanges};
 pub use plan::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SharedGraph,
     StateHome, StatePlacement, Step,

@@ -19,7 +19,7 @@ pub fn check_passes(parts: &[&Graph]) -> Result<(), String> {
 pub struct Network {
     /// Bytes in a second that a device sends, and another one receives at the same time: of messages that are longer than all of `measured`.
     pub bytes_per_second: f64,
-    /// Time from the end of a message to what the other device does next.
+    /// Time from when a message is sent to when another device that waits for it begins to receive it: one that comes later does not wait.
     pub latency_ns: u64,
     /// Messages that pass at the same time at most: processes of one machine copy on its cores.
     pub at_once: usize,
@@ -73,6 +73,9 @@ pub fn communication(parts: &[&Graph], states: &[(usize, usize)], network: &Netw
     }
 }
 
+/// What stands in the place of a layer where a device passes the new version of a state.
+pub const STATES: &str = "states";
+
 /// One thing that a device does in an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
@@ -122,7 +125,7 @@ pub fn exchanges(
             })?;
         }
     }
-    let layer: Arc<str> = "states".into();
+    let layer: Arc<str> = STATES.into();
     for (number, &(owner, bytes)) in states.iter().enumerate() {
         let message = Message { chain: number as u32, micro_batch: Message::SHARED };
         for first in (0..bytes).step_by(STATE_PIECE) {
@@ -249,13 +252,14 @@ impl Walk {
     /// A message passes as soon as both devices and the way between them are free.
     fn arrive(&mut self, from: usize, to: usize, sent: &Posted) {
         let free = (0..self.lanes.len()).min_by_key(|&lane| self.lanes[lane]).unwrap_or(0);
-        let ready = self.devices[to].now.max(self.devices[to].received).max(sent.at);
+        let there = sent.at + self.network.latency_ns;
+        let ready = self.devices[to].now.max(self.devices[to].received).max(there);
         let start = ready.max(self.devices[from].sent).max(self.lanes[free]);
         let end = start + self.network.ns(sent.bytes);
         self.lanes[free] = end;
         self.devices[from].sent = end;
         self.devices[to].received = end;
-        self.devices[to].now = end + self.network.latency_ns;
+        self.devices[to].now = end;
     }
 
     fn post(&mut self, (from, to): (usize, usize), message: Message, bytes: usize) {

@@ -225,13 +225,13 @@ fn exchanges_take_the_time_of_their_messages() {
     };
     let one = [device(&[(1, true, 0)], 100), device(&[(0, false, 0)], 100)];
     assert_eq!(time(&one, &[], &NETWORK), 450);
-    // Given to two in turn: the second one gets it when the first has it.
+    // Given to two in turn: it is sent to the second one when the first has it.
     let two = [
         device(&[(1, true, 0), (2, true, 0)], 100),
         device(&[(0, false, 0)], 100),
         device(&[(0, false, 0)], 100),
     ];
-    assert_eq!(time(&two, &[], &NETWORK), 850);
+    assert_eq!(time(&two, &[], &NETWORK), 900);
     // Two that do not depend on each other pass at once, unless there is one way.
     let apart = [
         device(&[(1, true, 0)], 100),
@@ -249,6 +249,8 @@ fn exchanges_take_the_time_of_their_messages() {
     assert_eq!(time(&one, &[], &measured(&[(300, 700)])), 850);
     // States pass after the step, from each of the owners to all others.
     assert_eq!(time(&one, &[(0, 400), (1, 400)], &NETWORK), 450 + 450 + 450);
+    // What was sent ahead is there when the one before it has been received.
+    assert_eq!(time(&one, &[(0, 400), (0, 400)], &NETWORK), 450 + 450 + 400);
 }
 
 #[test]
