@@ -77,7 +77,9 @@ fn rotary_speed(ctx: Context<'_>) {
 }
 
 pub fn recurrences(ctx: Context<'_>) {
-    for (examples, positions, units) in [(32, 64, 256), (8, 64, 256), (128, 32, 128), (64, 32, 512)] {
+    for (examples, positions, units) in
+        [(32, 64, 256), (16, 64, 256), (8, 64, 256), (128, 32, 128), (64, 32, 512)]
+    {
         let spec = LstmSpec { examples, positions, units, reverse: false };
         recurrence_speed(ctx, &format!("{examples}x{positions}x{units}"), &spec);
     }

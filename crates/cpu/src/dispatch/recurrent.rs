@@ -9,7 +9,7 @@ use plimsoll_plan::KernelQuery;
 
 /// Multiply-adds of vectors that a vector of gates takes besides its product.
 const GATE: f64 = 60.0;
-/// Nanoseconds until all threads have begun a step.
+/// Nanoseconds that threads wait for each other in a step.
 const STEP: f64 = 2_000.0;
 
 pub(super) fn find(op: Recurrent, query: &KernelQuery<'_>) -> Found {

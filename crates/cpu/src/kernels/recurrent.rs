@@ -183,7 +183,7 @@ impl<'a> Steps<'a> {
 }
 
 /// How often a thread looks for what it waits for before it lets others run.
-const SPINS: u32 = 4096;
+const SPINS: u32 = 512;
 
 /// One of a number of even parts.
 fn share(count: usize, parts: usize, part: usize) -> Range<usize> {
@@ -290,6 +290,7 @@ impl Panels {
         sums: *mut f32,
         step: usize,
     ) {
+        debug_assert!(examples.len() <= ROWS, "the sums have fewer rows");
         let width = self.kernels.nr();
         for column in (0..BLOCK).step_by(width) {
             let panel = self.start.wrapping_add((block * BLOCK + column) * self.k);

@@ -319,8 +319,10 @@ mod tests {
             }
         }
         for x in (0..=u32::MAX).step_by(9973).chain((0.6f32.to_bits()..110f32.to_bits()).step_by(331)) {
-            let x = f32::from_bits(x);
-            [x, -x].map(|x| (of::<true>(x), of::<false>(x)));
+            for x in [f32::from_bits(x), -f32::from_bits(x)] {
+                of::<true>(x);
+                of::<false>(x);
+            }
         }
     }
 
