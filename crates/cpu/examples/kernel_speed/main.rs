@@ -1,4 +1,6 @@
-//! Prints how fast the kernels are on this machine: `cargo run --release --example kernel_speed [threads]`.
+//! Prints how fast the kernels are on this machine: `cargo run --release --example kernel_speed [threads] [recurrences]`.
+//!
+//! With the name of a family of kernels, only that.
 #![allow(clippy::print_stdout, reason = "it is what the example is for")]
 
 mod elementwise;
@@ -16,16 +18,23 @@ fn main() {
     let pool = Pool::new(threads).expect("threads start");
     let ctx = Context::new(&pool, Isa::detect()).expect("the machine has its best");
     println!("{threads} threads, {}", ctx.isa().name());
-    copies(&pool);
-    elementwise::elementwise(ctx);
-    reductions::reductions(ctx);
-    reductions::norms(ctx);
-    sequences::attentions(ctx);
-    sequences::losses(ctx);
-    sequences::look_ups(ctx);
-    images::convolutions(ctx);
-    images::pools(ctx);
-    images::resizes(ctx);
+    let families: [(&str, &dyn Fn()); 11] = [
+        ("copies", &|| copies(&pool)),
+        ("elementwise", &|| elementwise::elementwise(ctx)),
+        ("reductions", &|| reductions::reductions(ctx)),
+        ("norms", &|| reductions::norms(ctx)),
+        ("attentions", &|| sequences::attentions(ctx)),
+        ("recurrences", &|| sequences::recurrences(ctx)),
+        ("losses", &|| sequences::losses(ctx)),
+        ("look_ups", &|| sequences::look_ups(ctx)),
+        ("convolutions", &|| images::convolutions(ctx)),
+        ("pools", &|| images::pools(ctx)),
+        ("resizes", &|| images::resizes(ctx)),
+    ];
+    let only = std::env::args().nth(2);
+    for (_, run) in families.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
+        run();
+    }
 }
 
 fn random(len: usize) -> Vec<f32> {
@@ -61,8 +70,8 @@ fn copies(pool: &Pool) {
     }
 }
 
-/// Prints the best of several runs, and the memory traffic it amounts to.
-fn time(name: &str, bytes: usize, mut run: impl FnMut()) {
+/// Prints the best of several runs, and the memory traffic it amounts to; returns its seconds.
+fn time(name: &str, bytes: usize, mut run: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..7 {
         let start = Instant::now();
@@ -70,4 +79,5 @@ fn time(name: &str, bytes: usize, mut run: impl FnMut()) {
         best = best.min(start.elapsed().as_secs_f64());
     }
     println!("{name:44} {:9.3} ms {:8.1} GB/s", best * 1e3, bytes as f64 / best * 1e-9);
+    best
 }

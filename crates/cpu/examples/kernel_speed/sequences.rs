@@ -1,4 +1,4 @@
-//! Attention, losses and look-ups.
+//! Attention, recurrences, losses and look-ups.
 
 use crate::{aligned, random, space, time};
 use plimsoll_cpu::isa::Context;
@@ -10,6 +10,9 @@ use plimsoll_cpu::kernels::index::{gather, scatter_add};
 use plimsoll_cpu::kernels::loss::{
     LinearSpec, cross_entropy, cross_entropy_workspace, linear_cross_entropy, linear_cross_entropy_grad,
     linear_cross_entropy_grad_workspace, linear_cross_entropy_workspace,
+};
+use plimsoll_cpu::kernels::recurrent::{
+    LstmGradOperands, LstmOperands, LstmSpec, lstm, lstm_grad, lstm_grad_workspace, lstm_workspace,
 };
 use plimsoll_tensor::random::Stream;
 
@@ -70,6 +73,62 @@ fn rotary_speed(ctx: Context<'_>) {
     time("rotary 16x1024x12x64", 8 * x.len(), || {
         // SAFETY: x and y have the spec's elements.
         unsafe { rotary(ctx, &spec, x.as_ptr(), y.as_mut_ptr(), memory) };
+    });
+}
+
+pub fn recurrences(ctx: Context<'_>) {
+    for (examples, positions, units) in
+        [(32, 64, 256), (16, 64, 256), (8, 64, 256), (128, 32, 128), (64, 32, 512)]
+    {
+        let spec = LstmSpec { examples, positions, units, reverse: false };
+        recurrence_speed(ctx, &format!("{examples}x{positions}x{units}"), &spec);
+    }
+}
+
+fn recurrence_speed(ctx: Context<'_>, name: &str, spec: &LstmSpec) {
+    let (sequence, state) = (spec.sequence(), spec.state());
+    let (x, dy, kernel) = (random(4 * sequence), random(sequence), random(spec.kernel()));
+    let kernel: Vec<f32> = kernel.iter().map(|w| w / (spec.units as f32).sqrt()).collect();
+    let [h, c] = [0; 2].map(|_| random(state));
+    let [mut gates, mut dx] = [0; 2].map(|_| vec![0.0; 4 * sequence]);
+    let [mut y, mut cells] = [0; 2].map(|_| vec![0.0; sequence]);
+    let [mut dh, mut dc] = [0; 2].map(|_| vec![0.0; state]);
+    let flops = 2.0 * (spec.kernel() * spec.examples * spec.positions) as f64;
+    let rate = |name: &str, bytes: usize, run: &mut dyn FnMut()| {
+        let seconds = time(name, bytes, run);
+        println!("{:44} {:9.1} GFLOP/s", "", flops / seconds * 1e-9);
+    };
+    let mut memory = space(lstm_workspace(ctx.threads(), spec));
+    let memory = aligned(&mut memory);
+    rate(&format!("lstm {name}"), 40 * sequence, &mut || {
+        let operands = LstmOperands {
+            x: x.as_ptr(),
+            kernel: kernel.as_ptr(),
+            h: h.as_ptr(),
+            c: c.as_ptr(),
+            y: y.as_mut_ptr(),
+            cells: cells.as_mut_ptr(),
+            gates: gates.as_mut_ptr(),
+        };
+        // SAFETY: all buffers have the spec's sizes.
+        unsafe { lstm(ctx, spec, &operands, memory) };
+    });
+    let mut memory = space(lstm_grad_workspace(ctx.threads(), spec));
+    let memory = aligned(&mut memory);
+    rate(&format!("lstm_grad {name}"), 40 * sequence, &mut || {
+        let operands = LstmGradOperands {
+            kernel: kernel.as_ptr(),
+            c: c.as_ptr(),
+            cells: cells.as_ptr(),
+            gates: gates.as_ptr(),
+            dy: dy.as_ptr(),
+            dcells: std::ptr::null(),
+            dx: dx.as_mut_ptr(),
+            dh: dh.as_mut_ptr(),
+            dc: dc.as_mut_ptr(),
+        };
+        // SAFETY: likewise.
+        unsafe { lstm_grad(ctx, spec, &operands, memory) };
     });
 }
 

@@ -9,7 +9,7 @@ use plimsoll_plan::KernelQuery;
 
 /// Multiply-adds of vectors that a vector of gates takes besides its product.
 const GATE: f64 = 60.0;
-/// Nanoseconds until all threads have begun a step.
+/// Nanoseconds that threads wait for each other in a step.
 const STEP: f64 = 2_000.0;
 
 pub(super) fn find(op: Recurrent, query: &KernelQuery<'_>) -> Found {
@@ -30,12 +30,11 @@ pub(super) fn find(op: Recurrent, query: &KernelQuery<'_>) -> Found {
 
 /// The products and cells of all positions: nanoseconds on one thread.
 fn cost(core: &Core, spec: &LstmSpec, query: &KernelQuery<'_>) -> f64 {
-    let (split, columns) = (spec.split(core.threads), 4 * spec.units);
-    let products = core.tiles(core.even_tiles(split.rows), columns, spec.units, 1).slots;
+    let columns = 4 * spec.units;
+    let products = core.tiles(core.even_tiles(spec.examples), columns, spec.units, 1).slots;
     let gates = GATE * core.vectors(columns) as f64 * spec.examples as f64;
-    let step = (products * split.groups() as f64 + gates) * core.slot;
-    let meeting = if split.own_examples || core.threads == 1 { 0.0 } else { STEP * core.threads as f64 };
-    spec.positions as f64 * (step + meeting) + core.memory(bytes(query))
+    let meeting = if core.threads == 1 { 0.0 } else { STEP * core.threads as f64 };
+    spec.positions as f64 * ((products + gates) * core.slot + meeting) + core.memory(bytes(query))
 }
 
 struct Lstm {

@@ -1,9 +1,9 @@
 //! Long short-term memory, position after position.
 //!
-//! The kernel is packed once for all positions. A task has a block of units of some examples: it computes their products with the
-//! whole state before, and then their cells. Where there are many examples and the kernel stays in a core's cache, a thread has
-//! examples of its own, and threads meet at the end; otherwise they share the units, and meet once for each position. Bits depend
-//! on neither tasks nor threads.
+//! The kernel is packed once for all positions. A task has some units of a tile of examples: it computes their products with the
+//! whole state before, and then their cells. A thread keeps its units at every position, so that their part of the kernel stays
+//! in its core's cache. It goes on to a tile's next position when all units of that tile are there, and has other tiles
+//! until then: threads rarely wait. Bits depend on neither tasks nor threads.
 
 mod backward;
 mod forward;
@@ -15,27 +15,20 @@ pub use forward::{LstmOperands, lstm, lstm_workspace};
 
 use crate::isa::Context;
 use crate::kernels::gemm::WORTH_SHARING;
-use crate::kernels::gemm::chunks::{KC, chunks};
 use crate::kernels::gemm::kernel::{Finish, Form, Kernels, Tile, Walk, assert_available};
 use crate::kernels::gemm::pack::{Strip, pack};
 use crate::kernels::math::{Shared, whole_lines};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Units of a block: whole panels of every instruction set.
 const BLOCK: usize = 32;
 
-/// Examples of a task, at most: their sums stay in the first-level cache.
-const ROWS: usize = 64;
+/// Rows of the tallest tile of any instruction set.
+const ROWS: usize = 16;
 
-/// Examples that a thread has to itself, at least: fewer use a kernel that comes from the second-level cache too seldom.
-const OWN_ROWS: usize = 8;
-
-/// Floats of the largest kernel that stays in a core's second-level cache.
-const OWN_KERNEL: usize = 256 * 1024;
-
-/// Shares of a step's tasks, at most.
-const SHARES: usize = 256;
+/// Tasks of a step, at most.
+const TASKS: usize = 256;
 
 /// Gates of a unit.
 const GATES: usize = 4;
@@ -85,99 +78,128 @@ impl LstmSpec {
     fn at(&self, example: usize, position: usize) -> usize {
         (example * self.positions + position) * self.units
     }
-
-    /// How so many threads share the work.
-    pub(crate) fn split(&self, threads: usize) -> Split {
-        let each = self.examples.div_ceil(threads.max(1));
-        let own_examples = threads > 1 && each >= OWN_ROWS && self.kernel() <= OWN_KERNEL;
-        let groups = if own_examples { threads * each.div_ceil(ROWS) } else { self.examples.div_ceil(ROWS) };
-        Split { own_examples, examples: self.examples, rows: self.examples.div_ceil(groups.max(1)) }
-    }
 }
 
-/// How threads share the work of a recurrence.
-#[derive(Clone, Copy)]
-pub(crate) struct Split {
-    /// Whether each thread has examples of its own.
-    pub own_examples: bool,
-    examples: usize,
-    /// Examples of a group, but for the last: the rows of a task.
-    pub rows: usize,
-}
-
-impl Split {
-    /// Groups of examples.
-    pub fn groups(&self) -> usize {
-        self.examples.div_ceil(self.rows.max(1))
-    }
-
-    /// The examples of a group.
-    fn group(&self, group: usize) -> Range<usize> {
-        group * self.rows..((group + 1) * self.rows).min(self.examples)
-    }
-}
-
-/// The steps of a recurrence.
+/// The steps of a recurrence, each of which is cut into groups of examples and spans of blocks of units.
 struct Steps<'a> {
     ctx: Context<'a>,
     spec: LstmSpec,
-    split: Split,
-    /// The last step that each share of the tasks was taken in.
-    taken: [AtomicU32; SHARES],
-    step: u32,
+    groups: usize,
+    spans: usize,
+    /// Steps that each task was taken in, the tasks of a span adjacent.
+    taken: [AtomicU32; TASKS],
+    /// Tasks of each group that are done, over all steps.
+    done: [AtomicUsize; TASKS],
 }
 
 impl<'a> Steps<'a> {
     fn new(ctx: Context<'a>, spec: &LstmSpec) -> Self {
-        let split = spec.split(ctx.pool.threads());
-        Self { ctx, spec: *spec, split, taken: [const { AtomicU32::new(0) }; SHARES], step: 0 }
+        let groups = spec.examples.div_ceil(Kernels::of(ctx.isa).mr).clamp(1, TASKS);
+        Self {
+            ctx,
+            spec: *spec,
+            groups,
+            spans: spec.blocks().clamp(1, TASKS / groups),
+            taken: [const { AtomicU32::new(0) }; TASKS],
+            done: [const { AtomicUsize::new(0) }; TASKS],
+        }
     }
 
-    /// Runs all steps, one after another for every example.
-    fn run_all(&mut self, task: impl Fn(usize, Part, usize) + Sync) {
-        if !self.split.own_examples {
-            return (0..self.spec.positions)
-                .for_each(|step| self.run(|part, worker| task(step, part, worker)));
-        }
-        self.ctx.pool.run(self.split.groups(), &|group, worker| {
-            for step in 0..self.spec.positions {
-                (0..self.spec.blocks()).for_each(|block| task(step, self.part(block, group), worker));
-            }
-        });
-    }
-
-    /// Runs the tasks of a step: a block of units of a group of examples each. They go to the same threads as in the step before,
-    /// as far as those are free: a block's part of the kernel is then in the cache of its core.
-    fn run(&mut self, task: impl Fn(Part, usize) + Sync) {
-        self.step += 1;
-        let (spec, step, taken) = (self.spec, self.step, &self.taken);
-        let (blocks, threads) = (spec.blocks(), self.ctx.pool.threads());
-        let tasks = blocks * self.split.groups();
-        let run = |i: usize, worker: usize| task(self.part(i % blocks, i / blocks), worker);
-        if threads == 1 || spec.examples * spec.kernel() < WORTH_SHARING {
-            return (0..tasks).for_each(|i| run(i, 0));
-        }
-        let shares = tasks.min(SHARES);
-        self.ctx.pool.run(threads, &|_, worker| {
-            let own = worker * shares / threads;
-            for share in (own..shares).chain(0..own) {
-                let free =
-                    taken[share].compare_exchange(step - 1, step, Ordering::Relaxed, Ordering::Relaxed);
-                if free.is_ok() {
-                    (share * tasks / shares..(share + 1) * tasks / shares).for_each(|i| run(i, worker));
+    /// Runs so many steps, one after another for every example: `part(step, part, worker)` for every block of units of every
+    /// tile of examples.
+    fn run(&self, steps: usize, part: impl Fn(usize, Part, usize) + Sync) {
+        let (spec, threads) = (&self.spec, self.ctx.pool.threads());
+        let parts = |step: usize, group: usize, span: usize, worker: usize| {
+            for examples in self.tiles(group) {
+                for block in share(spec.blocks(), self.spans, span) {
+                    let first = block * BLOCK;
+                    let units = BLOCK.min(spec.units - first);
+                    part(step, Part { block, first, units, examples: examples.clone() }, worker);
                 }
             }
+        };
+        if threads == 1 || spec.examples * spec.kernel() < WORTH_SHARING {
+            for step in 0..steps {
+                for group in 0..self.groups {
+                    (0..self.spans).for_each(|span| parts(step, group, span, 0));
+                }
+            }
+            return;
+        }
+        // Threads share the units first: each needs its part of the kernel only.
+        let across = threads.min(self.spans);
+        let along = (threads / across).min(self.groups);
+        self.ctx.pool.run(across * along, &|own, worker| {
+            let take = |step: usize, group: usize, spans: Range<usize>| {
+                for span in spans {
+                    let taken = &self.taken[span * self.groups + group];
+                    let (from, to) = (step as u32, step as u32 + 1);
+                    if taken.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                        let _done = Done(&self.done[group]);
+                        parts(step, group, span, worker);
+                    }
+                }
+            };
+            // Until a step of a group is complete; what nobody has begun is taken, and so is all if no other thread has come.
+            let complete = |step: usize, group: usize| {
+                let complete = || self.done[group].load(Ordering::Acquire) >= (step + 1) * self.spans;
+                if !complete() {
+                    take(step, group, 0..self.spans);
+                }
+                let mut spins = 0u32;
+                while !complete() {
+                    std::hint::spin_loop();
+                    spins += 1;
+                    if spins.is_multiple_of(SPINS) {
+                        std::thread::yield_now();
+                    }
+                }
+            };
+            let groups = share(self.groups, along, own / across);
+            let spans = share(self.spans, across, own % across);
+            for step in 0..steps {
+                for group in groups.clone() {
+                    if step > 0 {
+                        complete(step - 1, group);
+                    }
+                    take(step, group, spans.clone());
+                }
+            }
+            if steps > 0 {
+                groups.for_each(|group| complete(steps - 1, group));
+            }
         });
     }
 
-    fn part(&self, block: usize, group: usize) -> Part {
-        let first = block * BLOCK;
-        let units = BLOCK.min(self.spec.units - first);
-        Part { block, first, units, examples: self.split.group(group) }
+    /// The examples of a group, in tiles as even as possible.
+    fn tiles(&self, group: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let examples = share(self.spec.examples, self.groups, group);
+        let tiles = examples.len().div_ceil(Kernels::of(self.ctx.isa).mr);
+        (0..tiles).map(move |tile| {
+            let tile = share(examples.len(), tiles, tile);
+            examples.start + tile.start..examples.start + tile.end
+        })
     }
 }
 
-/// A block of units of some examples.
+/// How often a thread looks for what it waits for before it lets others run.
+const SPINS: u32 = 512;
+
+/// One of a number of even parts.
+fn share(count: usize, parts: usize, part: usize) -> Range<usize> {
+    count * part / parts..count * (part + 1) / parts
+}
+
+/// Counts a task as done at its end, also when it panics: others wait for it.
+struct Done<'a>(&'a AtomicUsize);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A block of units of a tile of examples.
 struct Part {
     block: usize,
     /// The first unit.
@@ -255,67 +277,68 @@ impl Panels {
         Self { kernels, k, start: all.at(0) }
     }
 
-    /// `sums = a · block` for the rows of some examples, by rows of `step` floats.
+    /// `sums = a · block` for a tile of examples, `sums` in rows of `step` floats; or, behind the start of k, `sums += ..`.
     ///
     /// # Safety
     /// The rows are written, and `sums` is good for writes of rows of [`BLOCK`] floats.
-    unsafe fn multiply(&self, block: usize, a: Rows, examples: &Range<usize>, sums: *mut f32, step: usize) {
-        let (width, rows) = (self.kernels.nr(), examples.len());
-        let tiles = rows.div_ceil(self.kernels.mr);
+    unsafe fn multiply(
+        &self,
+        block: usize,
+        k: Range<usize>,
+        a: Rows,
+        examples: &Range<usize>,
+        sums: *mut f32,
+        step: usize,
+    ) {
+        debug_assert!(examples.len() <= ROWS, "the sums have fewer rows");
+        let width = self.kernels.nr();
         for column in (0..BLOCK).step_by(width) {
             let panel = self.start.wrapping_add((block * BLOCK + column) * self.k);
-            for chunk in chunks(self.k, KC) {
-                for index in 0..tiles {
-                    let (row, end) = (index * rows / tiles, (index + 1) * rows / tiles);
-                    let tile = Tile {
-                        a: a.at(examples.start + row, chunk.start),
-                        a_step: a.step,
-                        walk: Walk::STRAIGHT,
-                        k_start: 0,
-                        k_len: chunk.len(),
-                        b: panel.wrapping_add(chunk.start * width),
-                        b_step: width,
-                        c: sums.wrapping_add(row * step + column),
-                        ldc: step,
-                        load: chunk.start > 0,
-                        ahead: std::ptr::null(),
-                        cols: width,
-                        finish: Finish::NONE,
-                    };
-                    // SAFETY: as the caller promises; panels are packed whole, and an instruction set was checked when they were.
-                    unsafe { self.kernels.micro(Form::Rows, end - row, width)(&tile) };
-                }
-            }
+            let tile = Tile {
+                a: a.at(examples.start, k.start),
+                a_step: a.step,
+                walk: Walk::STRAIGHT,
+                k_start: 0,
+                k_len: k.len(),
+                b: panel.wrapping_add(k.start * width),
+                b_step: width,
+                c: sums.wrapping_add(column),
+                ldc: step,
+                load: k.start > 0,
+                ahead: std::ptr::null(),
+                cols: width,
+                finish: Finish::NONE,
+            };
+            // SAFETY: as the caller promises; panels are packed whole, and an instruction set was checked when they were.
+            unsafe { self.kernels.micro(Form::Rows, examples.len(), width)(&tile) };
         }
     }
 }
 
-/// A row of a block: `[f32; BLOCK]` with zeros past its units.
+/// Calls `f` with rows of a block to read and to write, which are copies, with zeros past the units, where the block is not whole.
 ///
 /// # Safety
-/// `from` is good for reads of so many floats, at most [`BLOCK`].
-unsafe fn load(from: *const f32, units: usize) -> [f32; BLOCK] {
+///
+/// The pointers are good for reads and writes of so many floats, at most [`BLOCK`], and nothing else touches what is written.
+unsafe fn whole<const N: usize, const M: usize>(
+    units: usize,
+    from: [*const f32; N],
+    to: [*mut f32; M],
+    f: impl FnOnce([*const f32; N], [*mut f32; M]),
+) {
     if units == BLOCK {
-        // SAFETY: the caller's contract. Of a known length, it is a few instructions.
-        return unsafe { from.cast::<[f32; BLOCK]>().read_unaligned() };
+        return f(from, to);
     }
-    let mut row = [0.0; BLOCK];
-    // SAFETY: the caller's contract.
-    unsafe { std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), units) };
-    row
-}
-
-/// Writes the units of a row of a block.
-///
-/// # Safety
-/// `to` is good for writes of so many floats, at most [`BLOCK`], and nothing else touches them.
-unsafe fn store(row: &[f32; BLOCK], to: *mut f32, units: usize) {
-    if units == BLOCK {
+    let (mut read, mut written) = ([[0.0f32; BLOCK]; N], [[0.0f32; BLOCK]; M]);
+    for (row, from) in read.iter_mut().zip(from) {
         // SAFETY: the caller's contract.
-        return unsafe { to.cast::<[f32; BLOCK]>().write_unaligned(*row) };
+        unsafe { std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), units) };
     }
-    // SAFETY: the caller's contract.
-    unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), to, units) };
+    f(read.each_ref().map(|row| row.as_ptr()), written.each_mut().map(|row| row.as_mut_ptr()));
+    for (row, to) in written.iter().zip(to) {
+        // SAFETY: the caller's contract.
+        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), to, units) };
+    }
 }
 
 /// Fetches a row of a block into the cache while products are computed: rows of one position lie far apart.

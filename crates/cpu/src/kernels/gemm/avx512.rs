@@ -67,13 +67,9 @@ macro_rules! micro_kernel {
                     });
                 }
                 walk_k!(tile, along_k, |a, b| {
-                    if !A_ROWS {
-                        // Panels are longer than the first-level cache, and come from the second.
-                        let next = b.wrapping_add(PREFETCH * tile.b_step);
-                        unroll!(V < VECTORS, {
-                            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(16 * V).cast())
-                        });
-                    }
+                    // Panels are longer than the first-level cache, and come from the second.
+                    let next = b.wrapping_add(PREFETCH * tile.b_step);
+                    unroll!(V < VECTORS, { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(16 * V).cast()) });
                     let mut bs = [zero; VECTORS];
                     unroll!(V < VECTORS, { bs[V] = _mm512_loadu_ps(b.add(16 * V)) });
                     unroll!(I < ROWS, {

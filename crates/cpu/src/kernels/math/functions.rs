@@ -36,12 +36,9 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// e^x, within 2 ulp; results below the normal numbers are rounded once more.
+/// e^x as a number and n, by whose power of two it is to be multiplied.
 #[inline(always)]
-pub fn exp<const FMA: bool>(x: f32) -> f32 {
-    // Comparisons are false for NaN, which so passes through. Beyond the bounds the result is 0 or infinite.
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
+fn exp_parts<const FMA: bool>(x: f32) -> (f32, i32) {
     let rounded = fma::<FMA>(x, LOG2_E, ROUND);
     let n = (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let whole = rounded - ROUND;
@@ -51,10 +48,22 @@ pub fn exp<const FMA: bool>(x: f32) -> f32 {
         r,
         [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1],
     );
-    let power = fma::<FMA>(tail, r * r, r) + 1.0;
-    // In two steps: 2^n itself may be subnormal or infinite.
+    (fma::<FMA>(tail, r * r, r) + 1.0, n)
+}
+
+/// The product of the parts in two steps: 2^n itself may be subnormal or infinite.
+#[inline(always)]
+fn scaled((power, n): (f32, i32)) -> f32 {
     let half = n >> 1;
     power * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// e^x, within 2 ulp; results below the normal numbers are rounded once more.
+#[inline(always)]
+pub fn exp<const FMA: bool>(x: f32) -> f32 {
+    // Comparisons are false for NaN, which so passes through. Beyond the bounds the result is 0 or infinite.
+    let x = if x > 89.0 { 89.0 } else { x };
+    scaled(exp_parts::<FMA>(if x < -104.0 { -104.0 } else { x }))
 }
 
 /// The natural logarithm, within 2 ulp; -infinity at 0, NaN below.
@@ -100,15 +109,19 @@ pub fn tanh<const FMA: bool>(x: f32) -> f32 {
         [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1],
     );
     let near = fma::<FMA>(p * square, x, x);
-    let far = (1.0 - 2.0 / (exp::<FMA>(2.0 * magnitude) + 1.0)).copysign(x);
-    if magnitude < 0.625 { near.copysign(x) } else { far }
+    // From 40 on the quotient is lost beside 1, and up to there 2^n is a normal number.
+    let double = 2.0 * magnitude;
+    let (power, n) = exp_parts::<FMA>(if double > 40.0 { 40.0 } else { double });
+    let far = 1.0 - 2.0 / (power * power_of_two(n) + 1.0);
+    (if magnitude < 0.625 { near } else { far }).copysign(x)
 }
 
 /// 1 / (1 + e^-x), within 4 ulp.
 #[inline(always)]
 pub fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     // From e^-|x|, which cannot overflow: the negative half keeps its small results.
-    let e = exp::<FMA>(-x.abs());
+    let below = -x.abs();
+    let e = scaled(exp_parts::<FMA>(if below < -104.0 { -104.0 } else { below }));
     let upper = 1.0 / (1.0 + e);
     if x < 0.0 { e * upper } else { upper }
 }
@@ -288,6 +301,27 @@ mod tests {
                     let error = error(*found, exact[i]);
                     assert!(error <= bound, "{name} on {isa:?} is off by {error:.2} ulp at {:e}", x[i]);
                 }
+            }
+        }
+    }
+
+    /// What is left out of e^x inside of them changes no bit.
+    #[test]
+    fn tanh_and_sigmoid_have_the_bits_of_their_formulas() {
+        fn of<const FMA: bool>(x: f32) {
+            let same = |found: f32, wanted: f32| {
+                assert!(found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan(), "{x:e}");
+            };
+            let e = exp::<FMA>(-x.abs());
+            same(sigmoid::<FMA>(x), if x < 0.0 { e * (1.0 / (1.0 + e)) } else { 1.0 / (1.0 + e) });
+            if x.abs() >= 0.625 {
+                same(tanh::<FMA>(x), (1.0 - 2.0 / (exp::<FMA>(2.0 * x.abs()) + 1.0)).copysign(x));
+            }
+        }
+        for x in (0..=u32::MAX).step_by(9973).chain((0.6f32.to_bits()..110f32.to_bits()).step_by(331)) {
+            for x in [f32::from_bits(x), -f32::from_bits(x)] {
+                of::<true>(x);
+                of::<false>(x);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! From the projected inputs to the outputs.
 
-use super::{BLOCK, GATES, LstmSpec, Panels, Rows, Steps, bytes, fetch, load, parts, store, sums_floats};
+use super::{BLOCK, GATES, LstmSpec, Panels, Rows, Steps, bytes, fetch, parts, sums_floats, whole};
 use crate::isa::Context;
 use crate::kernels::gemm::pack::Strip;
 use crate::kernels::math::{Shared, sigmoid, simd_fn, tanh};
@@ -60,61 +60,106 @@ pub unsafe fn lstm(ctx: Context<'_>, spec: &LstmSpec, o: &LstmOperands, workspac
         // SAFETY: a row of the state, before any task runs.
         unsafe { std::ptr::copy_nonoverlapping(o.h.add(example * units), states[0].at(example, 0), units) };
     }
-    let mut steps = Steps::new(ctx, spec);
-    steps.run_all(|step, part, worker| {
+    Steps::new(ctx, spec).run(spec.positions, |step, part, worker| {
         let (before, after) = (states[step % 2], states[(step + 1) % 2]);
         let position = spec.position(step);
         let sums = sums.at(worker * sums_floats(GATES));
-        for example in part.examples.clone() {
-            let at = spec.at(example, position);
-            (0..GATES).for_each(|gate| fetch(o.x.wrapping_add(GATES * at + gate * units + part.first)));
-            fetch(o.cells.wrapping_add(at + part.first));
-            fetch(o.y.wrapping_add(at + part.first));
-        }
         for gate in 0..GATES {
+            for example in part.examples.clone() {
+                let at = spec.at(example, position);
+                fetch(o.x.wrapping_add(GATES * at + gate * units + part.first));
+                match gate {
+                    0 => fetch(o.cells.wrapping_add(at + part.first)),
+                    1 => fetch(o.y.wrapping_add(at + part.first)),
+                    _ => {}
+                }
+            }
             let (block, sums) = (part.block * GATES + gate, sums.wrapping_add(gate * BLOCK));
             // SAFETY: the state before is complete, and the sums are the worker's own.
-            unsafe { panels.multiply(block, before, &part.examples, sums, GATES * BLOCK) };
+            unsafe { panels.multiply(block, 0..units, before, &part.examples, sums, GATES * BLOCK) };
         }
-        for (row, example) in part.examples.clone().enumerate() {
-            let here = spec.at(example, position) + part.first;
-            let gates = |gate: usize| GATES * spec.at(example, position) + gate * units + part.first;
-            let n = part.units;
+        let gates =
+            |example: usize, gate: usize| GATES * spec.at(example, position) + gate * units + part.first;
+        let n = part.units;
+        // SAFETY: the sums are the worker's own, and rows of them follow each other.
+        let rows = unsafe {
+            let sums = sums.cast::<[[f32; BLOCK]; GATES]>();
+            std::slice::from_raw_parts_mut(sums, part.examples.len())
+        };
+        // The gates of all rows first: they wait for nothing, and each cell then waits for its row's alone.
+        for (row, example) in rows.iter_mut().zip(part.examples.clone()) {
             // SAFETY: every task has its own units of its own examples, and reads x there before it writes gates.
             unsafe {
-                let products: &[[f32; BLOCK]; GATES] = &*sums.add(row * GATES * BLOCK).cast();
-                let mut all = [0, 1, 2, 3].map(|gate| load(o.x.add(gates(gate)), n));
+                let x = [0, 1, 2, 3].map(|gate| o.x.add(gates(example, gate)));
+                let to = [0, 1, 2, 3].map(|gate| o.gates.add(gates(example, gate)));
+                whole(n, x, to, |x, to| gates_forward(ctx.isa, x, row, to));
+            }
+        }
+        for (row, example) in rows.iter().zip(part.examples.clone()) {
+            let here = spec.at(example, position) + part.first;
+            // SAFETY: likewise.
+            unsafe {
                 let earlier = match step {
                     0 => o.c.add(example * units + part.first),
                     _ => o.cells.add(spec.at(example, spec.position(step - 1)) + part.first).cast_const(),
                 };
-                let (mut cell, mut y) = (load(earlier, n), [0.0; BLOCK]);
-                cell_forward(ctx.isa, products, &mut all, &mut cell, &mut y);
-                for (gate, values) in all.iter().enumerate() {
-                    store(values, o.gates.add(gates(gate)), n);
-                }
-                store(&cell, o.cells.add(here), n);
-                store(&y, o.y.add(here), n);
-                store(&y, after.at(example, part.first), n);
+                let to = [o.cells.add(here), o.y.add(here), after.at(example, part.first)];
+                whole(n, [earlier], to, |from, to| cell_forward(ctx.isa, row, from, to));
             }
         }
     });
 }
 
 simd_fn! {
-    /// A block of units: gates become their activations, the cell the next one.
-    fn cell_forward(
-        isa: Isa, products: &[[f32; BLOCK]; GATES], gates: &mut [[f32; BLOCK]; GATES], cell: &mut [f32; BLOCK],
-        y: &mut [f32; BLOCK],
+    /// A block of units: products become activations of their sums with x, here and in memory.
+    ///
+    /// # Safety
+    ///
+    /// The pointers are good for blocks.
+    unsafe fn gates_forward(
+        isa: Isa, x: [*const f32; GATES], row: &mut [[f32; BLOCK]; GATES], to: [*mut f32; GATES],
+    ) {
+        for gate in 0..GATES {
+            // SAFETY: the caller's contract.
+            let x = unsafe { x[gate].cast::<[f32; BLOCK]>().read_unaligned() };
+            let values = &mut row[gate];
+            if gate == 2 {
+                for j in 0..BLOCK {
+                    values[j] = tanh::<FMA>(x[j] + values[j]);
+                }
+            } else {
+                for j in 0..BLOCK {
+                    values[j] = sigmoid::<FMA>(x[j] + values[j]);
+                }
+            }
+            // SAFETY: likewise.
+            unsafe { to[gate].cast::<[f32; BLOCK]>().write_unaligned(*values) };
+        }
+    }
+}
+
+simd_fn! {
+    /// A block of units: the cell before becomes the cell, the output, and the state.
+    ///
+    /// # Safety
+    ///
+    /// The pointers are good for blocks.
+    unsafe fn cell_forward(
+        isa: Isa, gates: &[[f32; BLOCK]; GATES], earlier: [*const f32; 1], to: [*mut f32; 3],
     ) {
         let [input, forget, new, output] = gates;
+        // SAFETY: the caller's contract.
+        let mut cell = unsafe { earlier[0].cast::<[f32; BLOCK]>().read_unaligned() };
+        let mut y = [0.0; BLOCK];
         for j in 0..BLOCK {
-            input[j] = sigmoid::<FMA>(input[j] + products[0][j]);
-            forget[j] = sigmoid::<FMA>(forget[j] + products[1][j]);
-            new[j] = tanh::<FMA>(new[j] + products[2][j]);
-            output[j] = sigmoid::<FMA>(output[j] + products[3][j]);
             cell[j] = forget[j] * cell[j] + input[j] * new[j];
             y[j] = output[j] * tanh::<FMA>(cell[j]);
+        }
+        // SAFETY: likewise.
+        unsafe {
+            to[0].cast::<[f32; BLOCK]>().write_unaligned(cell);
+            to[1].cast::<[f32; BLOCK]>().write_unaligned(y);
+            to[2].cast::<[f32; BLOCK]>().write_unaligned(y);
         }
     }
 }

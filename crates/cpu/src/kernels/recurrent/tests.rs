@@ -79,8 +79,8 @@ impl Case {
     }
 }
 
-const CASES: [(usize, usize, usize); 7] =
-    [(1, 1, 1), (2, 3, 5), (0, 2, 3), (3, 0, 4), (5, 4, 33), (70, 3, 40), (33, 5, 100)];
+const CASES: [(usize, usize, usize); 8] =
+    [(1, 1, 1), (2, 3, 5), (0, 2, 3), (3, 0, 4), (5, 4, 33), (70, 3, 40), (33, 5, 100), (1100, 2, 33)];
 
 /// Other results by other threads, by other examples beside them, or in place would be a fault.
 #[test]
