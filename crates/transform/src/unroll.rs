@@ -5,7 +5,7 @@
 //! micro-batches, each from where the one before stopped. So the nodes are those of the loop, and so are the bits.
 //!
 //! The order here is one forward, one backward (1F1B): the last device does a micro-batch's backward right after its forward, and each one before it begins as many
-//! micro-batches ahead as there are devices after it. That keeps all devices at work once the first micro-batch has come to the last
+//! micro-batches ahead as there are devices after it, or more where it has several ranges of layers. That keeps all devices at work once the first micro-batch has come to the last
 //! device, and bounds what a device saves for backward. `partition` lets values pass in this order, which the plans keep.
 
 use crate::SplitError;
@@ -25,8 +25,8 @@ pub fn unroll(step: &Graph, micro_batches: usize, placing: &Placing<'_>) -> Resu
     let phases = Phases::new(step)?;
     let segments = segments(step, placing, &phases);
     let mut unrolled = Unrolled::new(step, micro_batches, &phases);
-    for (micro_batch, segment) in order(&segments, micro_batches) {
-        segments[segment].nodes.iter().try_for_each(|&at| unrolled.copy(&step.nodes[at], micro_batch))?;
+    for (micro_batch, at) in order(&segments, micro_batches) {
+        unrolled.copy(&step.nodes[at], micro_batch)?;
     }
     // What runs once reads the sums after the last micro-batch.
     let once = step.nodes.iter().enumerate().filter(|(at, _)| phases.once[*at]);
@@ -96,7 +96,8 @@ impl Phases {
 /// Nodes of a micro-batch that follow each other on one device.
 struct Segment {
     device: usize,
-    nodes: Vec<usize>,
+    /// Each with the cost of those before it.
+    nodes: Vec<(usize, u64)>,
     cost: u64,
 }
 
@@ -157,25 +158,21 @@ impl Segment {
         let (inputs, outputs) = (step.input_types(node), step.output_types(node));
         // Rough, and the same for every kind of device: a device that is faster than this only waits more.
         let cost = node.op.flops(&inputs, &outputs).saturating_add(node.op.bytes(&inputs, &outputs));
-        self.nodes.push(at);
-        self.cost = self.cost.saturating_add(cost);
+        self.nodes.push((at, self.cost));
+        self.cost = self.cost.saturating_add(cost.max(1));
     }
 }
 
-/// The order of micro-batches and segments: by when each begins if every device does what it can as early as it can, and rather goes on with a
-/// micro-batch that is further than with one behind it.
+/// The order of micro-batches and their nodes: by when each begins if every device does what it can as early as it can, and rather goes on with a
+/// micro-batch that is further than with one behind it. A value passes when its reader begins, so who gives it does so between two of its own nodes.
 fn order(segments: &[Segment], micro_batches: usize) -> Vec<(usize, usize)> {
     let mut devices: BTreeMap<usize, Lane> = BTreeMap::new();
     for (at, segment) in segments.iter().enumerate() {
         let lane = devices.entry(segment.device).or_insert_with(|| Lane { first: at, ..Lane::default() });
         lane.last = at;
     }
-    let mut ranks: Vec<usize> = devices.values().map(|lane| lane.first).collect();
-    ranks.sort_unstable();
-    for lane in devices.values_mut() {
-        let behind = ranks.iter().filter(|&&first| first > lane.first).count();
-        lane.most_open = behind + 1;
-    }
+    // Half of the way of a micro-batch until it comes back is forward: where each device has one range of layers, one for each device behind.
+    devices.values_mut().for_each(|lane| lane.most_open = (lane.last - lane.first) / 2 + 1);
     // The next segment of each micro-batch, and when the one before it ends.
     let mut next = vec![(0_usize, 0_u64); micro_batches];
     let mut begun: Vec<(u64, usize, usize)> = Vec::with_capacity(segments.len() * micro_batches);
@@ -201,9 +198,19 @@ fn order(segments: &[Segment], micro_batches: usize) -> Vec<(usize, usize)> {
         next[micro_batch] = (at + 1, end);
         begun.push((begin, at, micro_batch));
     }
-    // Of two devices that begin at once, the one that goes forward passes first: so the other is not kept from taking it.
-    begun.sort_unstable();
-    begun.into_iter().map(|(_, at, micro_batch)| (micro_batch, at)).collect()
+    // Of nodes that begin at once, those that take what passes forward come first, and of these the ones that are further: so what was just computed is
+    // given before more is.
+    let forward = 1..=segments.len() / 2;
+    let nodes = begun.into_iter().flat_map(|(begin, segment, micro_batch)| {
+        let passes_on = !forward.contains(&segment);
+        let key = move |before: u64| {
+            (begin.saturating_add(before), passes_on, std::cmp::Reverse(segment), micro_batch)
+        };
+        segments[segment].nodes.iter().map(move |&(at, before)| (key(before), at))
+    });
+    let mut nodes: Vec<_> = nodes.collect();
+    nodes.sort_unstable();
+    nodes.into_iter().map(|((.., micro_batch), at)| (micro_batch, at)).collect()
 }
 
 /// A device on its way through the segments.
@@ -301,7 +308,8 @@ impl<'g> Unrolled<'g> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_graph::op::{MatMul, Unary};
+    use crate::partition;
+    use plimsoll_graph::op::{Exchange, MatMul, Unary};
     use plimsoll_graph::{Init, Op, Role, parse};
     use plimsoll_tensor::{DType, TensorType};
 
@@ -351,6 +359,37 @@ mod tests {
         let layer = |layer: &str| layers.iter().position(|own| *own == layer);
         let state = |name: &str| layer(name.trim_end_matches("/kernel")).unwrap_or(0);
         of(&Placing { devices: layers.len(), layer: &layer, state: &state, other: layers.len() - 1 })
+    }
+
+    /// What each device gives and takes, with products in between: forward, or one of the two of backward.
+    fn words(layers: &[&str], micro_batches: usize) -> Vec<String> {
+        let parts = placed(layers, |placing| {
+            partition(&unroll(&step(layers), micro_batches, placing).unwrap(), placing).unwrap()
+        });
+        let word = |node: &Node| match &node.op {
+            Op::Exchange(Exchange::Give { .. }) => Some("give"),
+            Op::Exchange(Exchange::Take { .. }) => Some("take"),
+            Op::MatMul(product) if product.transpose_a => Some("W"),
+            Op::MatMul(product) if product.transpose_b => Some("B"),
+            Op::MatMul(_) => Some("F"),
+            _ => None,
+        };
+        let words = |part: &Graph| part.nodes.iter().filter_map(word).collect::<Vec<_>>().join(" ");
+        parts.iter().map(words).collect()
+    }
+
+    #[test]
+    fn the_last_device_goes_back_at_once_and_those_before_it_run_ahead() {
+        let two = words(&["a", "b"], 4);
+        assert_eq!(
+            two[0], "F give F give take W F give take W F give take W take W",
+            "one micro-batch ahead of the device behind it"
+        );
+        assert_eq!(two[1], "take F W B take F give W B take F give W B take F give W B give");
+        let three = words(&["a", "b", "c"], 3);
+        assert_eq!(three[0], "F give F give F give take W take W take W");
+        assert!(three[1].starts_with("take F give take F give take"), "{}", three[1]);
+        assert!(three[2].starts_with("take F W B"), "{}", three[2]);
     }
 
     #[test]
