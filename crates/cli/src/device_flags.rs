@@ -47,8 +47,8 @@ impl DeviceOptions {
         }
     }
 
-    /// The threads of all devices, for a run with so many. Placed layers are computed one after another, so each part of the processor
-    /// has them all.
+    /// The threads of all devices, for a run with so many. Each part of the processor that holds layers has them all: without cores for
+    /// that, one computes after another.
     pub fn threads(&self, threads: usize) -> Result<usize, Failure> {
         let processors =
             |placement: Placement| placement.devices().iter().filter(|name| !is_gpu(name)).count();

@@ -194,7 +194,7 @@ fn layout(plans: &PlanSet) -> String {
             (BufferKind::State(i), _) => {
                 plans.states.get(i).map_or(String::new(), |s| format!("{} {}", s.name, s.ty))
             }
-            (BufferKind::Input(i), _) => format!("input {}", plan.graph.inputs[i].name),
+            (BufferKind::Input(i), _) => format!("input {}", plan.graph.inputs[i].label()),
             (BufferKind::Accumulator(_), _) => "accumulator".to_string(),
             (BufferKind::Workspace, _) => "workspace".to_string(),
             (BufferKind::Value, value) => value.map(made).unwrap_or_default(),
@@ -218,7 +218,7 @@ pub fn planned(plans: &TrainingPlan) -> Value {
         "arena_bytes": plans.arena_bytes,
         "line_bytes": plans.sheet.line_bytes,
         "state_bytes": tally.state_bytes,
-        "micro_batches": plans.plans.first().map_or(1, |p| p.graph.micro_batches),
+        "micro_batches": plans.plans.first().map_or(1, |p| p.graph.step_micro_batches()),
         "kept": tally.kept,
         "recomputed": tally.recomputed,
         "recomputed_bytes": tally.recomputed_bytes,

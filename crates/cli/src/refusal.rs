@@ -135,7 +135,7 @@ pub fn refuse(
         "state_bytes": tally(&lowest).state_bytes,
         "overhead": Value::Null,
         "lower_bound_overhead": Value::Null,
-        "micro_batches": lowest.plans.first().map_or(1, |p| p.graph.micro_batches),
+        "micro_batches": lowest.plans.first().map_or(1, |p| p.graph.step_micro_batches()),
         "kept": Value::Null,
         "recomputed": Value::Null,
         "spilled": Value::Null,

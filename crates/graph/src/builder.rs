@@ -52,6 +52,7 @@ impl Builder {
             examples,
             example_block,
             micro_batches: 1,
+            unrolled: 1,
             inputs: Vec::new(),
             states: Vec::new(),
             accumulators: Vec::new(),
@@ -130,8 +131,17 @@ impl Builder {
     /// built from it, and [`Builder::batch_mark`], know the rest.
     pub fn marked_input(&mut self, name: &str, ty: TensorType, mark: BatchMark) -> ValueId {
         let value = self.value(ty, Origin::Input(self.graph.inputs.len()));
-        self.graph.inputs.push(Input { name: name.to_string(), value, batched: mark.axis });
+        self.graph.inputs.push(Input { name: name.to_string(), value, batched: mark.axis, part: 0 });
         self.marks[value.index()] = mark;
+        value
+    }
+
+    /// A value from outside like another graph's: of its name, and of the same of the body's micro-batches.
+    pub fn input_like(&mut self, input: &Input, ty: TensorType) -> ValueId {
+        let value = self.input(&input.name, ty, input.batched);
+        if let Some(own) = self.graph.inputs.last_mut() {
+            own.part = input.part;
+        }
         value
     }
 
@@ -182,6 +192,11 @@ impl Builder {
     /// Sets how often the body runs per step.
     pub fn set_micro_batches(&mut self, count: usize) {
         self.graph.micro_batches = count;
+    }
+
+    /// Sets how many micro-batches the body itself has.
+    pub fn set_unrolled(&mut self, count: usize) {
+        self.graph.unrolled = count;
     }
 
     /// Hands a value to the caller after the step.

@@ -1,6 +1,6 @@
 //! The invariants of a graph, checked after every pass.
 
-use crate::{Graph, GraphError, NodeId, Origin, ValueId};
+use crate::{Graph, GraphError, Input, NodeId, Origin, ValueId};
 use plimsoll_tensor::TensorType;
 
 impl Graph {
@@ -63,6 +63,16 @@ impl Graph {
             return Err(GraphError::Broken(
                 "examples, their block and the micro-batches must be at least 1".into(),
             ));
+        }
+        if self.unrolled == 0 || self.unrolled > 1 && self.micro_batches > 1 {
+            return Err(GraphError::Broken("a body of several micro-batches runs once".into()));
+        }
+        let part_of_none = |input: &&Input| input.part >= if input.batched { self.unrolled } else { 1 };
+        if let Some(input) = self.inputs.iter().find(part_of_none) {
+            let (name, part) = (&input.name, input.part);
+            return Err(GraphError::Broken(format!(
+                "input `{name}` is of micro-batch {part}, which the body has not"
+            )));
         }
         for node in self.nodes.iter().filter(|n| !n.accumulate.is_empty()) {
             let types: Vec<&TensorType> = node.accumulate.iter().map(|&v| self.ty(v)).collect();
@@ -151,6 +161,8 @@ mod tests {
         refused(|g| g.states.push(g.states[0].clone()), "should come from");
         refused(|g| g.outputs[0].value = ValueId(50), "is not written");
         refused(|g| g.examples = 0, "at least 1");
+        refused(|g| (g.unrolled, g.micro_batches) = (2, 2), "runs once");
+        refused(|g| g.inputs[0].part = 1, "which the body has not");
         refused(|g| g.nodes[0].accumulate = vec![ValueId(0)], "accumulators");
         refused(|g| drop(g.nodes.pop()), "are written");
         refused(|g| g.values.push(g.values[0].clone()), "are written");

@@ -82,6 +82,18 @@ pub struct Input {
     pub value: ValueId,
     /// Whether axis 0 is the batch axis (else it is a setting, like a learning rate).
     pub batched: bool,
+    /// Which of the body's micro-batches it belongs to, where that has several ([`Graph::unrolled`]): each has inputs of the same names.
+    pub part: usize,
+}
+
+impl Input {
+    /// Its name, and of which of the body's micro-batches it is after the first.
+    pub fn label(&self) -> String {
+        match self.part {
+            0 => self.name.clone(),
+            part => format!("{}, micro-batch {}", self.name, part + 1),
+        }
+    }
 }
 
 /// What a state is, for the load sheet and for checkpoints.
@@ -161,6 +173,9 @@ pub struct Graph {
     pub example_block: usize,
     /// How often the body runs per step.
     pub micro_batches: usize,
+    /// How many micro-batches the body itself has, one after another, each with batched inputs of its own. Where that is more than one, the
+    /// body runs once, and the accumulators are what it starts from.
+    pub unrolled: usize,
     /// Values from outside.
     pub inputs: Vec<Input>,
     /// States.
@@ -184,6 +199,11 @@ impl Graph {
     /// Origin of a value.
     pub fn origin(&self, value: ValueId) -> Origin {
         self.values[value.index()].1
+    }
+
+    /// Micro-batches of a step: those that the body has, as often as it runs.
+    pub fn step_micro_batches(&self) -> usize {
+        self.micro_batches * self.unrolled
     }
 
     /// Number of values.

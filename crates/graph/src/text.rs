@@ -1,6 +1,6 @@
 //! The text form: one line per input, state, accumulator, node and output; it prints and parses.
 
-use crate::{Builder, Graph, GraphError, Init, Op, Origin, Role, ValueId};
+use crate::{Builder, Graph, GraphError, Init, Input, Op, Origin, Role, ValueId};
 use plimsoll_tensor::TensorType;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -8,18 +8,25 @@ impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = |value: serde_json::Result<String>| value.map_err(|_| fmt::Error);
         let list = |values: &[ValueId]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        writeln!(
+        write!(
             f,
             "graph examples={} block={} micro_batches={}",
             self.examples, self.example_block, self.micro_batches
         )?;
+        let unrolled = if self.unrolled > 1 { format!(" unrolled={}", self.unrolled) } else { String::new() };
+        writeln!(f, "{unrolled}")?;
         for value in self.value_ids() {
             let ty = self.ty(value);
             match self.origin(value) {
                 Origin::Input(i) => {
                     let input = &self.inputs[i];
                     let kind = if input.batched { "batch" } else { "setting" };
-                    writeln!(f, "{kind} {value}: {ty} = {}", json(serde_json::to_string(&input.name))?)?;
+                    let part = if input.part > 0 { format!(" of {}", input.part) } else { String::new() };
+                    writeln!(
+                        f,
+                        "{kind} {value}: {ty} = {}{part}",
+                        json(serde_json::to_string(&input.name))?
+                    )?;
                 }
                 Origin::State(i) => {
                     let s = &self.states[i];
@@ -91,6 +98,9 @@ fn parse_header(line: &str) -> Result<Parser, String> {
     };
     let mut builder = Builder::new(field("examples")?, field("block")?);
     builder.set_micro_batches(field("micro_batches")?);
+    if line.contains(" unrolled=") {
+        builder.set_unrolled(field("unrolled")?);
+    }
     Ok(Parser { builder, ids: BTreeMap::new() })
 }
 
@@ -116,7 +126,15 @@ impl Parser {
             "batch" | "setting" => {
                 let (definition, name) = after(rest, "=")?;
                 let (number, ty) = typed(definition)?;
-                let value = self.builder.input(&json::<String>(name)?, ty, word == "batch");
+                let (name, part) = match name.rsplit_once("\" of ") {
+                    Some((start, part)) if !name.ends_with('"') => (format!("{start}\""), Some(part)),
+                    _ => (name.to_string(), None),
+                };
+                let part =
+                    part.map_or(Ok(0), |part| part.parse().map_err(|_| format!("`{part}` is no number")))?;
+                let batched = word == "batch";
+                let input = Input { name: json::<String>(&name)?, value: ValueId(0), batched, part };
+                let value = self.builder.input_like(&input, ty);
                 self.define(number, value)
             }
             "state" => {
@@ -221,6 +239,12 @@ output "y" = %3
     #[test]
     fn the_text_form_prints_and_parses() {
         assert_eq!(parse(TEXT).unwrap().to_string(), TEXT);
+        let unrolled = "graph examples=2 block=1 micro_batches=1 unrolled=2\nbatch %0: f32[2] = \"x\\\" of \"\n\
+                        batch %1: f32[2] = \"x\\\" of \" of 1\noutput \"y\" = %1\n";
+        let graph = parse(unrolled).unwrap();
+        assert_eq!((graph.to_string().as_str(), graph.step_micro_batches()), (unrolled, 2));
+        assert!(graph.inputs[0].name == "x\" of " && graph.inputs.iter().map(|input| input.part).eq([0, 1]));
+        assert!(parse(&unrolled.replace("of 1", "of one")).is_err());
     }
 
     #[test]

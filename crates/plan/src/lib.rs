@@ -23,6 +23,7 @@ mod lower;
 mod null;
 mod offload;
 mod passes;
+mod placed_time;
 mod placement;
 mod plan;
 mod predict;
@@ -48,6 +49,7 @@ pub use lower::ChunkTypes;
 pub use null::{NullExecutor, NullTarget};
 pub use offload::Waits;
 pub use passes::{Exchanged, Network, STATES, check_passes, communication, exchanges};
+pub use placed_time::{PlacedDevice, predict_placed};
 pub use plan::{
     Action, Buffer, BufferId, BufferKind, ExecutionPlan, Offloaded, OffloadedValue, PlanSet, SharedGraph,
     StateHome, StatePlacement, Step,

@@ -30,7 +30,7 @@ pub struct Network {
 
 impl Network {
     /// One that takes no time.
-    const INSTANT: Self =
+    pub(crate) const INSTANT: Self =
         Self { bytes_per_second: f64::INFINITY, latency_ns: 0, at_once: 1, measured: Vec::new() };
 
     /// What a message takes, without the latency.
@@ -50,14 +50,20 @@ impl Network {
 pub fn communication(parts: &[&Graph], states: &[(usize, usize)], network: &Network) -> Result<u64, String> {
     let count = parts.len();
     let passes = parts.iter().enumerate().map(|(device, part)| exchanges(part, (device, count), states));
-    let passes = passes.collect::<Result<Vec<_>, _>>()?;
+    let ends = follow(&passes.collect::<Result<Vec<_>, _>>()?, network)?;
+    Ok(ends.into_iter().max().unwrap_or(0))
+}
+
+/// Follows all exchanges of a step, by device, and returns when the last one of each is over.
+pub(crate) fn follow(passes: &[Vec<Exchanged>], network: &Network) -> Result<Vec<u64>, String> {
+    let count = passes.len();
     let mut walk = Walk {
         network: network.clone(),
         devices: passes.iter().map(|_| Progress::default()).collect(),
         posted: BTreeMap::new(),
         lanes: vec![0; network.at_once.clamp(1, count.max(1))],
     };
-    while walk.go_on(&passes)? {}
+    while walk.go_on(passes)? {}
     let stuck = |(device, passes): (usize, &Vec<Exchanged>)| {
         Some(passes.get(walk.devices[device].done)?.waits(device))
     };
@@ -69,7 +75,7 @@ pub fn communication(parts: &[&Graph], states: &[(usize, usize)], network: &Netw
         Some(((from, to, chain), _)) => {
             Err(format!("device {to} never takes value {chain} of device {from}"))
         }
-        None => Ok(walk.devices.iter().map(|device| device.now).max().unwrap_or(0)),
+        None => Ok(walk.devices.iter().map(|device| device.now).collect()),
     }
 }
 
@@ -87,6 +93,8 @@ pub struct Exchanged {
     pub layer: Arc<str>,
     /// The op.
     pub op: &'static str,
+    /// What the device computes before it, in nanoseconds, if that is asked for.
+    pub computing_ns: u64,
 }
 
 impl Exchanged {
@@ -120,7 +128,7 @@ pub fn exchanges(
                     _ => node.outputs[sum],
                 };
                 let (bytes, layer, op) = (part.ty(value).bytes(), node.layer.clone(), node.op.name());
-                found.push(Exchanged { passing, bytes, layer, op });
+                found.push(Exchanged { passing, bytes, layer, op, computing_ns: 0 });
                 Ok(())
             })?;
         }
@@ -130,7 +138,8 @@ pub fn exchanges(
         let message = Message { chain: number as u32, micro_batch: Message::SHARED };
         for first in (0..bytes).step_by(STATE_PIECE) {
             let bytes = STATE_PIECE.min(bytes - first);
-            let piece = |passing| Exchanged { passing, bytes, layer: layer.clone(), op: "share" };
+            let piece =
+                |passing| Exchanged { passing, bytes, layer: layer.clone(), op: "share", computing_ns: 0 };
             match owner == device {
                 true => {
                     let others = (0..devices).filter(|&other| other != device);
@@ -154,6 +163,8 @@ struct Progress {
     received: u64,
     /// Whether it waits for what it gave to be taken.
     offers: bool,
+    /// Exchanges that it has come to.
+    reached: usize,
 }
 
 /// A message that was sent and not received yet.
@@ -177,6 +188,12 @@ impl Walk {
     /// Lets one device go on: of those that do not wait, the one that is furthest behind. Returns whether there was one.
     fn go_on(&mut self, passes: &[Vec<Exchanged>]) -> Result<bool, String> {
         let mut order: Vec<usize> = (0..passes.len()).collect();
+        for (own, passes) in self.devices.iter_mut().zip(passes) {
+            if let Some(next) = passes.get(own.done).filter(|_| own.reached == own.done) {
+                own.now = own.now.saturating_add(next.computing_ns);
+                own.reached += 1;
+            }
+        }
         order.sort_by_key(|&device| self.devices[device].now);
         for &device in &order {
             let Some(next) = passes[device].get(self.devices[device].done) else { continue };
@@ -269,9 +286,9 @@ impl Walk {
 }
 
 /// Where a device stands among the others: all that is asked of a connection here.
-struct Place {
-    device: usize,
-    devices: usize,
+pub(crate) struct Place {
+    pub device: usize,
+    pub devices: usize,
 }
 
 impl Transport for Place {

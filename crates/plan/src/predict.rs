@@ -194,7 +194,12 @@ impl PlanSet {
     }
 
     /// The time of each step of a plan by itself.
-    fn times(&self, i: usize, target: &dyn Target, tiers: &Tiers) -> Result<Vec<u64>, Unsupported> {
+    pub(crate) fn times(
+        &self,
+        i: usize,
+        target: &dyn Target,
+        tiers: &Tiers,
+    ) -> Result<Vec<u64>, Unsupported> {
         let plan = &self.plans[i];
         let graph = plan.graph.as_ref();
         let marks = graph.batch_marks();

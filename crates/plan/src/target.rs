@@ -117,6 +117,10 @@ pub trait Target: Send + Sync {
     fn estimates(&self) -> Option<String> {
         None
     }
+    /// Cores of the processor that compute at the same time; none of a device beside it.
+    fn cores(&self) -> usize {
+        0
+    }
     /// What the target itself takes in the computing space beside the arena, like a device's context.
     fn outside(&self) -> Vec<Entry> {
         Vec::new()

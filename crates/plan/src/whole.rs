@@ -52,7 +52,7 @@ impl Whole {
             for (plan, own) in whole.plans.iter_mut().zip(&set.plans) {
                 let graph = &own.graph;
                 plan.name.clone_from(&own.name);
-                plan.micro_batches = graph.micro_batches;
+                plan.micro_batches = graph.step_micro_batches();
                 for input in &graph.inputs {
                     if !plan.inputs.contains(&input.name) {
                         plan.inputs.push(input.name.clone());

@@ -188,7 +188,7 @@ impl<'p> Builder<'p> {
                         0 => String::new(),
                         _ => format!("{} × ", self.plan.graph.micro_batches),
                     };
-                    let input = &self.plan.graph.inputs[input].name;
+                    let input = self.plan.graph.inputs[input].label();
                     (Kind::Batch, String::new(), format!("input {input} {times}{ty}"))
                 }
                 BufferKind::Accumulator(_) => {

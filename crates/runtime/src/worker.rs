@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 /// A device's own plan for one of the run's.
 pub struct OwnPlan {
     plan: usize,
-    /// Where its inputs are among the run's.
-    inputs: Vec<usize>,
+    /// Where its inputs are among the run's, each with its part of how many equal ones.
+    inputs: Vec<(usize, (usize, usize))>,
     /// The number of its first node among the run's; `None`: the run does not know its nodes.
     first_node: Option<u32>,
 }
@@ -26,7 +26,11 @@ impl OwnPlan {
         let Some(plan) = own.plans.iter().position(|p| p.name == whole.name) else { return Ok(None) };
         let inputs = own.plans[plan].graph.inputs.iter().map(|input| {
             let position = whole.inputs.iter().position(|name| *name == input.name);
-            position.ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))
+            let position = position
+                .ok_or_else(|| ExecuteError::Input(format!("nothing feeds the input `{}`", input.name)))?;
+            // Where the body has all micro-batches, each has its rows as an input.
+            let parts = if input.batched { own.plans[plan].graph.unrolled } else { 1 };
+            Ok::<_, ExecuteError>((position, (input.part, parts)))
         });
         Ok(Some(Self { plan, inputs: inputs.collect::<Result<_, _>>()?, first_node }))
     }
@@ -120,7 +124,13 @@ impl Worker {
         let mut task = self.shared.lock();
         task.inputs.clear();
         // An input that is not there is an error of the run.
-        let found = own.inputs.iter().map(|&at| inputs.get(at).copied().unwrap_or_default());
+        let found = own.inputs.iter().map(|&(at, (part, parts))| {
+            let bytes = inputs.get(at).copied().unwrap_or_default();
+            match bytes.len().is_multiple_of(parts) {
+                true => &bytes[part * (bytes.len() / parts)..(part + 1) * (bytes.len() / parts)],
+                false => bytes,
+            }
+        });
         task.inputs.extend(found.map(|bytes| Input { start: bytes.as_ptr(), bytes: bytes.len() }));
         (task.given, task.outcome) = (Some(given), None);
         self.shared.changed.notify_all();

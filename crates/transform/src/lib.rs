@@ -15,10 +15,11 @@
 //! | on several devices | [`replicate`] | lets sums over the batch pass from device to device |
 //! | | [`fetch_parameters`] | lets parameters pass that one device holds, in a step that does not train |
 //! | | [`partition`] | places layers on devices, and lets values pass between them |
+//! | | [`unroll`] | before it: a body of all micro-batches, in an order in which these devices work at the same time |
 //!
 //! [`optimize`] checks the graph after each [`Pass`], and each can be switched off for bisecting: a step has the same bits
 //! without it. (Without `decompose`, only an executor that runs norms whole can run them, as the reference does.)
-//! `accumulate`, `continue_sum`, `fetch_parameters`, `partition` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
+//! `accumulate`, `continue_sum`, `fetch_parameters`, `partition`, `unroll` and `replicate` (but for [`Reduction::Fast`]) keep the bits, too; `accumulate_split_batch_norm` and
 //! `mixed_precision` do not.
 //!
 //! A pass copies the graph node by node through `rewriter`. What it must know of an op it asks the op
@@ -39,6 +40,7 @@ mod save;
 mod shard;
 mod simplify;
 mod sparse;
+mod unroll;
 
 pub use accumulate::{
     SplitError, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum,
@@ -56,6 +58,7 @@ pub use save::save;
 pub use shard::{OwnedState, Shard, StateBytes};
 pub use simplify::simplify;
 pub use sparse::{SPARSE, sparse_parameters};
+pub use unroll::unroll;
 
 use plimsoll_graph::{Graph, GraphError, Numerics};
 use std::str::FromStr;

@@ -58,14 +58,14 @@ pub fn partition(step: &Graph, placing: &Placing<'_>) -> Result<Vec<Graph>, Grap
 }
 
 /// Where nodes and values are; `None`: on every device that reads them.
-struct Homes {
-    nodes: Vec<Option<usize>>,
+pub(crate) struct Homes {
+    pub nodes: Vec<Option<usize>>,
     values: Vec<Option<usize>>,
     other: usize,
 }
 
 impl Homes {
-    fn new(step: &Graph, placing: &Placing<'_>) -> Self {
+    pub fn new(step: &Graph, placing: &Placing<'_>) -> Self {
         let mut values = vec![None; step.value_count()];
         for state in &step.states {
             values[state.input.index()] = Some((placing.state)(&state.name));
@@ -199,6 +199,7 @@ impl<'g> Part<'g> {
     fn new(step: &'g Graph, homes: &'g Homes, device: usize) -> Self {
         let mut builder = Builder::new(step.examples, step.example_block);
         builder.set_micro_batches(step.micro_batches);
+        builder.set_unrolled(step.unrolled);
         let mut map = vec![None; step.value_count()];
         for state in step.states.iter().filter(|state| homes.of(state.input) == device) {
             let ty = step.ty(state.input).clone();
@@ -219,7 +220,7 @@ impl<'g> Part<'g> {
         match self.step.origin(value) {
             Origin::Input(i) => {
                 let input = &self.step.inputs[i];
-                let own = self.builder.input(&input.name, self.step.ty(value).clone(), input.batched);
+                let own = self.builder.input_like(input, self.step.ty(value).clone());
                 self.map[value.index()] = Some(own);
                 Ok(own)
             }

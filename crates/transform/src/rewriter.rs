@@ -17,6 +17,7 @@ impl<'g> Rewriter<'g> {
     pub fn new(old: &'g Graph) -> Self {
         let mut builder = Builder::new(old.examples, old.example_block);
         builder.set_micro_batches(old.micro_batches);
+        builder.set_unrolled(old.unrolled);
         Self::entering(old, builder, |_| true, |_| true, |_| true)
     }
 
@@ -33,6 +34,7 @@ impl<'g> Rewriter<'g> {
     pub fn keeping(old: &'g Graph, keeps: impl Fn(&State) -> bool, sums: impl Fn(usize) -> bool) -> Self {
         let mut builder = Builder::new(old.examples, old.example_block);
         builder.set_micro_batches(old.micro_batches);
+        builder.set_unrolled(old.unrolled);
         Self::entering(old, builder, |_| true, keeps, sums)
     }
 
@@ -53,7 +55,7 @@ impl<'g> Rewriter<'g> {
             let ty = old.ty(value).clone();
             map[value.index()] = match old.origin(value) {
                 Origin::Input(i) if !takes(&old.inputs[i]) => None,
-                Origin::Input(i) => Some(builder.input(&old.inputs[i].name, ty, old.inputs[i].batched)),
+                Origin::Input(i) => Some(builder.input_like(&old.inputs[i], ty)),
                 Origin::State(i) if !keeps(&old.states[i]) => None,
                 Origin::State(i) => {
                     let state = &old.states[i];

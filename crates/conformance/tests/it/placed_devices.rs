@@ -131,7 +131,8 @@ fn under(host_line: usize, lines: &[(&str, usize)], data: &Dataset) -> Result<Tr
     for (name, bytes) in lines {
         devices.set_memory(name, Size::Bytes(*bytes)).unwrap();
     }
-    trainer(wide(), BATCH).line(host_line).place(&devices, Placement::new(HALVES).unwrap()).plan(data)
+    let run = trainer(wide(), BATCH).line(host_line).overlap(false);
+    run.place(&devices, Placement::new(HALVES).unwrap()).plan(data)
 }
 
 fn of(plan: &TrainingPlan, device: usize) -> &PlanSet {
@@ -197,7 +198,7 @@ fn a_line_of_an_accelerator_moves_no_layer() {
         let placement = Placement::new(["auto=cuda:0,cpu"]).unwrap();
         let devices = devices(&placement);
         line.into_iter().for_each(|line| devices.set_memory("cuda:0", Size::Bytes(line)).unwrap());
-        trainer(wide(), BATCH).place(&devices, placement)
+        trainer(wide(), BATCH).overlap(false).place(&devices, placement)
     };
     let rules = auto(None).placement().unwrap().unwrap();
     assert_eq!(rules.device("dense1"), Some(DeviceName::Cuda(0)));

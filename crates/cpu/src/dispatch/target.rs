@@ -55,6 +55,10 @@ impl Target for CpuTarget {
         ALIGNMENT
     }
 
+    fn cores(&self) -> usize {
+        self.threads
+    }
+
     fn kernel(&self, query: &KernelQuery<'_>) -> Result<Kernel, Unsupported> {
         if let Op::Exchange(op) = query.op {
             let bytes = op.received_bytes() as u64;

@@ -39,8 +39,8 @@ pub(crate) fn load_sheet(
     let largest = plans.iter().min_by_key(|p| Reverse(p.peak_bytes));
     let row = |plan: &ExecutionPlan| PlanRow {
         name: plan.name.clone(),
-        examples: plan.graph.examples * plan.graph.micro_batches,
-        micro_batches: plan.graph.micro_batches,
+        examples: plan.graph.examples * plan.graph.step_micro_batches(),
+        micro_batches: plan.graph.step_micro_batches(),
         peak_bytes: plan.peak_bytes,
         live_bytes: plan.live_bytes,
         predicted_us: plan.nanoseconds / 1_000,
@@ -214,7 +214,7 @@ fn peak(plan: &ExecutionPlan, states: &[StatePlacement]) -> Peak {
                 BufferKind::Input(i) => {
                     let times = plan.graph.micro_batches;
                     let times = if buffer.micro_stride > 0 { format!("{times} × ") } else { String::new() };
-                    (plan.graph.inputs[i].name.clone(), format!("input {times}{ty}"))
+                    (plan.graph.inputs[i].label(), format!("input {times}{ty}"))
                 }
                 BufferKind::Accumulator(_) => {
                     (value.map(|v| layer_of(plan, v)).unwrap_or_default(), format!("accumulator {ty}"))

@@ -40,7 +40,7 @@ impl ExecutionPlan {
         let mut current: Vec<Option<usize>> = vec![None; graph.value_count()];
         for input in &graph.inputs {
             current[input.value.index()] = Some(found.len());
-            found.push(lifetime(graph, input.value, input.name.clone(), "input".into(), 0));
+            found.push(lifetime(graph, input.value, input.label(), "input".into(), 0));
         }
         for (i, step) in self.steps.iter().enumerate() {
             let (Action::Run { node, .. } | Action::ChunkedUpdate { node, .. }) = step.action else {

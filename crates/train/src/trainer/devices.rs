@@ -238,6 +238,8 @@ pub(crate) enum Replication {
         placement: Rc<Placement>,
         /// Where those of the model are, once that is settled.
         model: Option<Rc<PlacedModel>>,
+        /// Whether micro-batches flow through the devices, which work at the same time.
+        overlaps: bool,
     },
     /// One for each process of the run.
     Rank {

@@ -161,7 +161,7 @@ impl Forecast {
     pub fn least_rematerialization(&mut self, line_bytes: usize) -> Result<u64, TrainError> {
         let whole = self.plan(usize::MAX)?;
         let Some(first) = whole.plans.first() else { return Ok(0) };
-        if first.graph.micro_batches > 1 || self.trainer.can_split()? {
+        if first.graph.step_micro_batches() > 1 || self.trainer.can_split()? {
             return Ok(0);
         }
         // A smaller arena has smaller page tables, and planning is over before it is mapped.

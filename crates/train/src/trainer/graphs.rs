@@ -7,8 +7,8 @@ use plimsoll_data::Dataset;
 use plimsoll_graph::{BatchRelation, Graph, Numerics};
 use plimsoll_nn::step;
 use plimsoll_transform::{
-    LOSS, accumulate, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum,
-    optimize_by_layer, sparse_parameters,
+    LOSS, accumulate_split_batch_norm, check_same_ops, check_split, continue_sum, optimize_by_layer,
+    sparse_parameters,
 };
 use std::path::Path;
 
@@ -103,7 +103,7 @@ impl Trainer {
             return self.part_of(accumulate_split_batch_norm(&optimize(graph)?, parts)?);
         }
         check_split(&training(examples)?, &graph)?;
-        self.part_of(accumulate(&optimize(graph)?, parts)?)
+        self.part_of(self.in_micro_batches(&optimize(graph)?, parts)?)
     }
 
     /// The training step of a whole batch, before optimization.

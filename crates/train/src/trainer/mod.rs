@@ -14,6 +14,7 @@ mod graphs;
 mod largest_batch;
 mod loop_settings;
 mod models;
+mod overlap;
 mod placement;
 mod plan_cache;
 mod planning;
@@ -64,6 +65,8 @@ pub struct Trainer {
     executor: ChosenExecutor,
     /// The devices that steps run on, and which of them this trainer's plans are for.
     pub(crate) replication: Option<Replication>,
+    /// Whether micro-batches flow through placed devices; `None`: where that is predicted to be faster.
+    overlap: Option<bool>,
     pub(crate) shard: Shard,
     pub(crate) reduction: Reduction,
     pub(crate) callbacks: Vec<Rc<RefCell<dyn Callback>>>,
@@ -122,6 +125,7 @@ impl Trainer {
             optimizer: Arc::new(optimizer),
             executor: ChosenExecutor::default(),
             replication: None,
+            overlap: None,
             shard: Shard::None,
             reduction: Reduction::Chain,
             callbacks: Vec::new(),

@@ -7,7 +7,7 @@ use crate::suggestion::suggestion;
 use plimsoll_graph::{Graph, Numerics, Role};
 use plimsoll_nn::{Model, Pattern, step};
 use plimsoll_plan::Whole;
-use plimsoll_transform::{Placing, Reduction, Shard, partition};
+use plimsoll_transform::{Placing, Reduction, Shard, accumulate, partition, unroll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
@@ -224,7 +224,8 @@ impl Trainer {
     /// ```
     pub fn place(self, devices: &LogicalDevices, placement: Placement) -> Self {
         let (devices, placement) = (devices.clone(), Rc::new(placement));
-        Self { replication: Some(Replication::Placed { devices, device: 0, placement, model: None }), ..self }
+        let replication = Replication::Placed { devices, device: 0, placement, model: None, overlaps: false };
+        Self { replication: Some(replication), ..self }
     }
 
     /// Where the layers of the model are, if they are placed: by rules, also if it is automatic.
@@ -255,15 +256,29 @@ impl Trainer {
 
     /// The part of a step that one device of a placed run has; for other runs the step.
     pub(super) fn part_of(&self, step: Graph) -> Result<Graph, TrainError> {
-        let Some(Replication::Placed { devices, device, .. }) = &self.replication else { return Ok(step) };
-        let model = self.placed_model()?;
-        let placing = Placing {
+        let Some(Replication::Placed { device, .. }) = &self.replication else { return Ok(step) };
+        Ok(self.placing(|placing| partition(&step, placing))??.swap_remove(*device))
+    }
+
+    /// A step of one micro-batch as one of several, which flow through the devices where they overlap.
+    pub(super) fn in_micro_batches(&self, step: &Graph, micro_batches: usize) -> Result<Graph, TrainError> {
+        match self.replication {
+            Some(Replication::Placed { overlaps: true, .. }) => {
+                Ok(self.placing(|placing| unroll(step, micro_batches, placing))??)
+            }
+            _ => Ok(accumulate(step, micro_batches)?),
+        }
+    }
+
+    /// Where the parts of a placed run are.
+    fn placing<T>(&self, of: impl FnOnce(&Placing<'_>) -> T) -> Result<T, TrainError> {
+        let (devices, model) = (self.logical_devices()?, self.placed_model()?);
+        Ok(of(&Placing {
             devices: devices.len(),
             layer: &|layer| devices.index(model.placement.device(layer)?),
             state: &|name| model.state(name),
             other: model.last,
-        };
-        Ok(partition(&step, &placing)?.swap_remove(*device))
+        }))
     }
 
     /// Refuses runs that cannot be placed, and settles where the layers are.
@@ -279,8 +294,8 @@ impl Trainer {
         }
         let model = Some(self.placed_model()?);
         let replication = match self.replication.clone() {
-            Some(Replication::Placed { devices, device, placement, .. }) => {
-                Some(Replication::Placed { devices, device, placement, model })
+            Some(Replication::Placed { devices, device, placement, overlaps, .. }) => {
+                Some(Replication::Placed { devices, device, placement, model, overlaps })
             }
             other => other,
         };

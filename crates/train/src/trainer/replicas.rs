@@ -288,7 +288,7 @@ impl Trainer {
         Ok(())
     }
 
-    fn logical_devices(&self) -> Result<&LogicalDevices, TrainError> {
+    pub(super) fn logical_devices(&self) -> Result<&LogicalDevices, TrainError> {
         match &self.replication {
             Some(Replication::Logical { devices, .. } | Replication::Placed { devices, .. }) => Ok(devices),
             _ => Err(TrainError::Setting("a run on several devices has logical ones".into())),
@@ -320,11 +320,27 @@ impl Trainer {
         }
     }
 
-    /// The plans of every device, in one number of micro-batches. Of devices with equal lines that are too low, the error is that
-    /// of the one that needs most.
+    /// The plans of every device, in one number of micro-batches.
     fn plan_devices(&self, data: &Dataset, share: usize) -> Result<Vec<PlanSet>, TrainError> {
+        let plans = self.plan_each(data, share, None)?;
+        let most = plans.iter().map(micro_batches).max().unwrap_or(1);
+        let plans = match plans.iter().all(|plans| micro_batches(plans) == most) {
+            true => plans,
+            false => self.plan_each(data, share, Some(most))?,
+        };
+        self.overlapped(data, share, plans)
+    }
+
+    /// The plans of every device, in so many micro-batches. Of devices with equal lines that are too low, the error is that
+    /// of the one that needs most.
+    pub(super) fn plan_each(
+        &self,
+        data: &Dataset,
+        share: usize,
+        micro_batches: Option<usize>,
+    ) -> Result<Vec<PlanSet>, TrainError> {
         let devices = self.logical_devices()?;
-        let plan = |device: usize, micro_batches: Option<usize>| {
+        let plan = |device: usize| {
             let trainer = self.on_device(device, share);
             let trainer = Self { micro_batches: micro_batches.or(trainer.micro_batches), ..trainer };
             let chooser = &mut Chooser::new(trainer.computing_line_bytes(), trainer.line_bytes);
@@ -337,29 +353,21 @@ impl Trainer {
             }
             plans
         };
-        let plan_all = |micro_batches: Option<usize>| {
-            let needed = |error: &TrainError| match error {
-                TrainError::Plan(PlanError::Infeasible(short)) => short.needed_bytes,
-                _ => usize::MAX,
-            };
-            let (mut plans, mut worst): (Vec<PlanSet>, Option<TrainError>) = (Vec::new(), None);
-            for device in 0..devices.len() {
-                match plan(device, micro_batches) {
-                    Ok(found) => plans.push(found),
-                    Err(error) if worst.as_ref().is_none_or(|worst| needed(&error) > needed(worst)) => {
-                        worst = Some(error);
-                    }
-                    Err(_) => {}
-                }
-            }
-            worst.map_or(Ok(plans), Err)
+        let needed = |error: &TrainError| match error {
+            TrainError::Plan(PlanError::Infeasible(short)) => short.needed_bytes,
+            _ => usize::MAX,
         };
-        let plans = plan_all(None)?;
-        let most = plans.iter().map(micro_batches).max().unwrap_or(1);
-        match plans.iter().all(|plans| micro_batches(plans) == most) {
-            true => Ok(plans),
-            false => plan_all(Some(most)),
+        let (mut plans, mut worst): (Vec<PlanSet>, Option<TrainError>) = (Vec::new(), None);
+        for device in 0..devices.len() {
+            match plan(device) {
+                Ok(found) => plans.push(found),
+                Err(error) if worst.as_ref().is_none_or(|worst| needed(&error) > needed(worst)) => {
+                    worst = Some(error);
+                }
+                Err(_) => {}
+            }
         }
+        worst.map_or(Ok(plans), Err)
     }
 
     /// The plan of the whole process: the first device's, with the others and everything else outside its arena.
@@ -395,17 +403,15 @@ impl Trainer {
         let others =
             rows.iter().zip(&plans).skip(1).map(|(row, plans)| device_entry(&row.name, &plans.sheet));
         let entries: Vec<Entry> = outside.into_iter().chain(heap).chain(others).collect();
+        let together = if placed { Some(self.times_together(&plans)?) } else { None };
         let mut plans = plans.into_iter();
         let mut first = plans.next().ok_or_else(|| TrainError::Setting("there is no device".into()))?;
         let others: Vec<PlanSet> = plans.collect();
         let own_sheet = first.sheet.clone();
-        if placed {
-            // A device waits for the one before it, so a step takes the time of all.
-            for other in &others {
-                let rows = first.sheet.plans.iter_mut().zip(&other.sheet.plans);
-                rows.for_each(|(row, own)| row.predicted_us += own.predicted_us);
-                first.sheet.unlimited_ns += other.sheet.unlimited_ns;
-            }
+        if let Some((times, unlimited_ns)) = together {
+            let rows = first.sheet.plans.iter_mut().zip(times);
+            rows.for_each(|(row, ns)| row.predicted_us = ns / 1_000);
+            first.sheet.unlimited_ns = unlimited_ns;
         }
         entries.into_iter().for_each(|entry| first.sheet.add_outside(entry));
         first.sheet.device = None;
@@ -453,7 +459,7 @@ fn equal_share(each: &[usize], bytes: usize) -> usize {
 
 /// Micro-batches of the training step.
 fn micro_batches(plans: &PlanSet) -> usize {
-    plans.plans.first().map_or(1, |plan| plan.graph.micro_batches)
+    plans.plans.first().map_or(1, |plan| plan.graph.step_micro_batches())
 }
 
 #[cfg(test)]

@@ -161,10 +161,77 @@ fn clipping_accumulation_dropout_and_f16_have_the_bits_of_one_device() {
             };
             let (one, names) = one(run(), &data);
             for rules in [&["*1=cpu:0", "*=cpu:1"][..], &["*1=cpu:2", "*2=cpu:0", "*=cpu:1"]] {
-                let found = bits(&mut plan(run(), rules, &data).start().unwrap(), &names);
-                assert!(found == one, "{precision} {clip:?} {rules:?}");
+                for flows in [false, true] {
+                    let found = bits(&mut plan(run().overlap(flows), rules, &data).start().unwrap(), &names);
+                    assert!(found == one, "{precision} {clip:?} {rules:?} {flows}");
+                }
             }
         }
+    }
+}
+
+/// The micro-batches that the training steps of all devices have in one body; one where they are a loop.
+fn flowing(plan: &TrainingPlan) -> usize {
+    let counts: Vec<usize> = plan.devices().map(|set| set.plans[0].graph.unrolled).collect();
+    assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+    counts[0]
+}
+
+/// On two and three devices, with a last batch that is smaller.
+#[test]
+fn micro_batches_that_flow_through_devices_have_the_bits_of_one_device() {
+    let (two, three) =
+        (["block[12]=cpu:0", "tokens=cpu:0", "*=cpu:1"], ["block1=cpu:0", "block2=cpu:1", "*=cpu:2"]);
+    let mlp = || mlp_of(&[20], &[32, 32], 5);
+    let (texts, rows) = (examples(&TIED, 2 * 24 + 5), examples(&mlp(), 2 * 256 + 64));
+    for precision in [Precision::F32, Precision::BF16] {
+        let (alone, names) = one(trainer(TIED, precision, 24), &texts);
+        for (rules, parts) in [(&two, 3), (&three, 3), (&three, 6)] {
+            let plan = plan(trainer(TIED, precision, 24).micro_batches(parts).overlap(true), rules, &texts);
+            assert_eq!(flowing(&plan), parts);
+            assert_eq!(plan.load_sheet().plans[0].micro_batches, parts);
+            assert!(bits(&mut plan.start().unwrap(), &names) == alone, "{precision}, {rules:?}, {parts}");
+        }
+        let (alone, names) = one(trainer(mlp(), precision, 256), &rows);
+        for rules in [&["*1=cpu:1", "*=cpu:0"][..], &["dense1=cpu:0", "*2=cpu:1", "*=cpu:2"]] {
+            for parts in [2, 4, 8] {
+                let plan =
+                    plan(trainer(mlp(), precision, 256).micro_batches(parts).overlap(true), rules, &rows);
+                assert_eq!(flowing(&plan), parts);
+                assert!(bits(&mut plan.start().unwrap(), &names) == alone, "{precision}, {rules:?}, {parts}");
+            }
+        }
+    }
+}
+
+/// Each device holds its line: what it saves ahead is recomputed where that is short, and where even that is too much the devices work one
+/// after another, in the same bits.
+#[test]
+fn devices_hold_their_lines_while_micro_batches_flow_through_them() {
+    let (batch, data) = (512, examples(&deep(12), 1024));
+    let run = || trainer(deep(12), Precision::F32, batch).micro_batches(4).line(usize::MAX);
+    let rules = ["dense[0-5]=cpu:0", "tanh[0-5]=cpu:0", "*=cpu:1"];
+    let free = plan(run().overlap(true), &rules, &data);
+    let loops = plan(run().overlap(false), &rules, &data);
+    let bytes = |plan: &TrainingPlan| plan.load_sheet().devices[0].total_bytes;
+    assert!(flowing(&free) == 4 && flowing(&loops) == 1 && bytes(&free) > bytes(&loops));
+    assert!(free.load_sheet().plans[0].predicted_us < loops.load_sheet().plans[0].predicted_us);
+    let (alone, names) = one(run(), &data);
+    let least = {
+        let devices = LogicalDevices::cpu(2, 1).unwrap();
+        devices.set_memory("cpu:0", Size::Bytes(1)).unwrap();
+        match run().place(&devices, Placement::new(rules).unwrap()).plan(&data) {
+            Err(TrainError::Plan(PlanError::Infeasible(short))) => short.needed_bytes,
+            found => panic!("a line of a byte: {found:?}"),
+        }
+    };
+    for (line, flows) in [(bytes(&free) - 1, true), (least, false)] {
+        let devices = LogicalDevices::cpu(2, 1).unwrap();
+        devices.set_memory("cpu:0", Size::Bytes(line)).unwrap();
+        let low = run().overlap(true).place(&devices, Placement::new(rules).unwrap()).plan(&data).unwrap();
+        assert!(low.load_sheet().devices[0].total_bytes <= line);
+        assert_eq!(flowing(&low) > 1, flows, "{line}");
+        assert!(bits(&mut low.start().unwrap(), &names) == alone, "{line}");
     }
 }
 
@@ -255,8 +322,12 @@ fn the_line_of_the_process_covers_every_device() {
 #[test]
 fn devices_give_and_take_in_one_order() {
     let data = examples(&TIED, 24);
-    let plan =
-        plan(trainer(TIED, Precision::F32, 24).micro_batches(3), &["block[12]=cpu:0", "*=cpu:1"], &data);
+    let run = |flows| trainer(TIED, Precision::F32, 24).micro_batches(3).overlap(flows);
+    let rules = ["block[12]=cpu:0", "*=cpu:1"];
+    let flowing = plan(run(true), &rules, &data);
+    let parts: Vec<_> = flowing.devices().map(|set| set.plans[0].graph.as_ref()).collect();
+    assert_eq!(check_passes(&parts), Ok(()));
+    let plan = plan(run(false), &rules, &data);
     let graphs: Vec<_> = plan.devices().map(|set| set.plans[0].graph.as_ref().clone()).collect();
     assert_eq!(check_passes(&graphs.iter().collect::<Vec<_>>()), Ok(()));
     let mut swapped = graphs.clone();
@@ -352,7 +423,7 @@ fn kernels_write_only_to_their_own_buffers() {
     let run = || trainer(deep(3), Precision::F32, 64).steps(3).micro_batches(2).line(usize::MAX);
     let checked = (0..2).map(|_| Arc::new(Cpu::new(1).unwrap().checked()) as Arc<dyn Executor>);
     let devices = LogicalDevices::new(checked.collect()).unwrap();
-    let run_placed = run().place(&devices, Placement::new(["*[01]=cpu:0", "*=cpu:1"]).unwrap());
+    let run_placed = run().overlap(true).place(&devices, Placement::new(["*[01]=cpu:0", "*=cpu:1"]).unwrap());
     let (one, names) = one(run(), &data);
     assert!(bits(&mut run_placed.plan(&data).unwrap().start().unwrap(), &names) == one);
 }

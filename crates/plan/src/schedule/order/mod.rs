@@ -36,11 +36,13 @@ enum Pick {
 /// The tasks in execution order, those of the micro-batches first.
 pub(crate) fn order(task_graph: &TaskGraph<'_>) -> Vec<TaskId> {
     let mut search = Search::new(task_graph);
-    let mut candidates: Vec<Vec<TaskId>> = [Pick::Program, Pick::Eager, Pick::Smallest, Pick::Leanest]
-        .into_iter()
-        .map(|pick| search.schedule(pick))
-        .collect();
-    candidates.push(search.on_demand());
+    let mut candidates = vec![search.schedule(Pick::Program)];
+    // A body of several micro-batches is in the order in which devices work at the same time: a rule that took a value early would wait for it.
+    if task_graph.graph.unrolled == 1 {
+        let picks = [Pick::Eager, Pick::Smallest, Pick::Leanest];
+        candidates.extend(picks.into_iter().map(|pick| search.schedule(pick)));
+        candidates.push(search.on_demand());
+    }
     let is_new = |at: &usize| !candidates[..*at].contains(&candidates[*at]);
     let distinct: Vec<usize> = (0..candidates.len()).filter(is_new).collect();
     // Ties go to the earlier candidate: the program's own order first.
