@@ -67,9 +67,9 @@ const F64_FLOPS_PER_CLOCK: f64 = 128.0;
 const TF32_RATE: f64 = 0.36;
 
 /// What large products and copies reach of the peaks, where nobody measured it: what an H200 was measured to reach.
-const USUAL_F32: f64 = 0.75;
-const USUAL_HALF: f64 = 0.75;
-const USUAL_MEMORY: f64 = 0.88;
+const USUAL_F32: f64 = 0.76;
+const USUAL_HALF: f64 = 0.69;
+const USUAL_MEMORY: f64 = 0.87;
 
 /// What products and other kernels reach of the peaks of a GPU that reaches so much in large products and copies.
 const PRODUCT_EFFICIENCY: f64 = 0.65;
