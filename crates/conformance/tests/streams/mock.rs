@@ -31,6 +31,8 @@ pub struct Machine {
     pub failing: BTreeMap<&'static str, u64>,
     /// The CUDA that the driver runs at most.
     pub driver_version: i32,
+    /// Bytes of a piece of device memory from which on there is none.
+    pub most_bytes: Option<u64>,
     /// Memory by its start.
     memory: BTreeMap<u64, Memory>,
     context: bool,
@@ -162,7 +164,8 @@ impl Machine {
     }
 
     fn allocate(&mut self, kind: Kind, bytes: u64) -> Option<u64> {
-        if kind == Kind::Device && bytes > TOTAL_BYTES - self.used_bytes() {
+        let most = self.most_bytes.unwrap_or(u64::MAX).min(TOTAL_BYTES - self.used_bytes());
+        if kind == Kind::Device && bytes > most {
             return None;
         }
         // SAFETY: a layout of some bytes, of which none is used before it is zero.

@@ -1,6 +1,6 @@
 //! The executor under test: opens the mock's GPU, and says in its record when runs begin.
 
-use super::mock::{memory, say};
+use super::mock::{memory, say, with};
 use super::program::{Addresses, Kind, Mark};
 use plimsoll_cuda::{Cuda, CudaError};
 use plimsoll_plan::{
@@ -18,6 +18,9 @@ const LINK: Link = Link {
     request_cpu_ns: 0,
 };
 
+/// Less than a trial of a GPU's rates takes.
+const TRIAL_BYTES: u64 = 256 << 20;
+
 /// A GPU whose calls are recorded.
 #[derive(Clone)]
 pub struct Watched(Arc<Cuda>);
@@ -26,7 +29,11 @@ impl Watched {
     /// Opens it; it may offload to a folder, too.
     pub fn open(folder: Option<&Path>) -> Result<Self, CudaError> {
         let before = memory(Kind::PageLocked);
-        let gpu = Cuda::open(0, None)?;
+        // Without room for a trial of its rates, which differ from run to run here, and plans with them.
+        with(|machine| machine.most_bytes = Some(TRIAL_BYTES));
+        let gpu = Cuda::open(0, None);
+        with(|machine| machine.most_bytes = None);
+        let gpu = gpu?;
         let gpu = match folder {
             Some(folder) => gpu.spilling(folder, LINK),
             None => gpu,
