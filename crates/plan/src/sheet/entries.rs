@@ -36,7 +36,7 @@ pub const SPILL_STAGING: &str = "spill staging";
 /// Heap that a plan and its prepared form hold for each node and for each instruction inside one, measured on the zoo's
 /// models (370 to 535 bytes), with what the allocator loses between them; more after a search, which leaves holes.
 const HEAP_BYTES_PER_INSTRUCTION: usize = 600;
-const SEARCHED_HEAP_BYTES_PER_INSTRUCTION: usize = 690;
+const SEARCHED_HEAP_BYTES_PER_INSTRUCTION: usize = 650;
 
 /// Resident heap while plans are made, for each instruction of all graphs, with what the allocator cannot return: of the graphs
 /// and of plans without any technique, and of a search for rematerialized runs and offloaded values besides. Measured on

@@ -43,11 +43,16 @@ impl Source {
     }
 }
 
+/// The structure is many small pieces, some of them on pages that what is freed after the import leaves half empty: the part of their bytes
+/// (1/4) that is lost so. Runs of a gpt of 24 layers held 41.1 to 41.4 MB of 41.3 planned without it.
+const HOLES: usize = 4;
+
 impl InitialValues for OnnxModel {
     fn held_bytes(&self) -> usize {
         let sources =
             map(&self.sources, |source| source.tensor.held_bytes() + size_of_val(&source.order[..]));
-        self.file.held_bytes() + sources + READING_BYTES
+        let pieces = self.file.held_bytes() + sources;
+        pieces + pieces / HOLES + READING_BYTES
     }
 
     fn has(&self, state: &str, shape: &Shape) -> bool {
